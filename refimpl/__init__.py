@@ -1,0 +1,41 @@
+"""refimpl: linearized attention and in-context learning, in one source over many number systems.
+
+One notation, in code, tests and proofs:
+
+    n tokens    t query position    s ≤ t key position    d key width    m value width    r features    M prompt length
+    q, k (..., n, d)    v (..., n, m)    phi φ: (..., d) -> (..., r)    R_p the RoPE rotation of position p
+    S = Σ φ(k_s) v_sᵀ (..., r, m)    z = Σ φ(k_s) (..., r)
+    Positions start at 0. Leading axes (batch, heads ...) broadcast.
+"""
+
+from .attention import KVCache, softmax_attention, softmax_attention_shifted
+from .errors import NotDefined, NotFinite, ZeroDenominator
+from .feature_maps import (
+    FEATURE_MAPS,
+    dpfp,
+    elu_plus_one,
+    exp,
+    feature_map,
+    hedgehog,
+    identity,
+    polynomial,
+    relu,
+    relu2,
+    taylor2,
+    taylor2_pair,
+)
+from .linear_attention import (
+    absorb,
+    features,
+    linear_attention,
+    linear_attention_chunked,
+    linear_attention_quadratic,
+    linear_attention_recurrent,
+)
+from .rope import Rope, angle_table, circle_point, deinterleave, interleave, power_table, rotate
+from .state import State, join, no_text, remove, scale, shift
+from .systems import GF, MP, QQ, Degrees, Dependencies, Dual, Float, Rounded, RunningError, balls, floats, system, system_of
+from .verify.bounds import Judgement, exact_with_bound, judge, unit_roundoff
+from .verify.probes import Probe, exact_probe
+
+__version__ = "0.1.0"

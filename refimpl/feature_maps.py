@@ -1,0 +1,143 @@
+"""Feature maps φ: (..., d) -> (..., r). Any function of arrays will do; these have names.
+
+Each says what it `needs` of the number system. Those that need no exp run exactly in ℚ, those that need no order also in GF(p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from .errors import choose
+from .systems import require, system_of
+
+FeatureMap = Callable[[Any], Any]
+FEATURE_MAPS: dict[str, FeatureMap] = {}
+
+
+def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
+    """Register a map under its name, with what it needs of a number system."""
+
+    def mark(phi: FeatureMap) -> FeatureMap:
+        def checked(x: Any, /) -> Any:
+            require(system_of(x), capability, name)
+            return phi(x)
+
+        checked.__name__, checked.__doc__ = phi.__name__, phi.__doc__
+        checked.needs = capability  # type: ignore[attr-defined]
+        FEATURE_MAPS[name] = checked
+        return checked
+
+    return mark
+
+
+def feature_map(name: str) -> FeatureMap:
+    """A map by its name."""
+    choose("feature_map", "name", name, FEATURE_MAPS)
+    return FEATURE_MAPS[name]
+
+
+@needs("ring", "identity")
+def identity(x: Any, /) -> Any:
+    """φ(x) = x"""
+    return x
+
+
+@needs("real", "elu+1")
+def elu_plus_one(x: Any, /) -> Any:
+    """φ(x) = elu(x) + 1 = max(x, 0) + exp(min(x, 0)).   Source: Katharopoulos et al. 2020."""
+    xp = array_namespace(x)
+    zero = xp.zeros_like(x)
+    return xp.maximum(x, zero) + xp.exp(xp.minimum(x, zero))
+
+
+@needs("ordered", "relu")
+def relu(x: Any, /) -> Any:
+    """φ(x) = max(x, 0)"""
+    xp = array_namespace(x)
+    return xp.maximum(x, xp.zeros_like(x))
+
+
+@needs("ordered", "relu2")
+def relu2(x: Any, /) -> Any:
+    """φ(x) = max(x, 0)²"""
+    return relu(x) * relu(x)
+
+
+@needs("real", "exp")
+def exp(x: Any, /) -> Any:
+    """φ(x) = exp(x), entry by entry"""
+    return array_namespace(x).exp(x)
+
+
+@needs("real", "taylor2")
+def taylor2(x: Any, /) -> Any:
+    """φ(x) = [1, x/d^¼, vec(xxᵀ)/√(2d)], so φ(q)·φ(k) = 1 + u + u²/2 with u = q·k/√d.   Source: Based, Arora et al. 2024."""
+    xp = array_namespace(x)
+    one = xp.ones_like(x[..., :1])
+    d = one * x.shape[-1]
+    root = xp.sqrt(d)
+    return xp.concat([one, x / xp.sqrt(root), outer(x, x) / xp.sqrt(d + d)], axis=-1)
+
+
+def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
+    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k: the scale all on the query's side, so no root is needed. Needs field."""
+
+    def phi_q(x: Any, /) -> Any:
+        return array_namespace(x).concat([x[..., :1] * 0 + 1, scale * x, scale * scale * outer(x, x) / 2], axis=-1)
+
+    def phi_k(x: Any, /) -> Any:
+        return array_namespace(x).concat([x[..., :1] * 0 + 1, x, outer(x, x)], axis=-1)
+
+    return phi_q, phi_k
+
+
+def polynomial(degree: int) -> FeatureMap:
+    """φ(x) = [1, x] ⊗ ... ⊗ [1, x], so φ(q)·φ(k) = (1 + q·k)^degree. Needs ring; r = (d+1)^degree."""
+    if not isinstance(degree, int) or degree < 0:
+        raise ValueError(f"polynomial: `degree` must be an integer ≥ 0, got {degree!r}")
+
+    def phi(x: Any, /) -> Any:
+        xp = array_namespace(x)
+        one = xp.ones_like(x[..., :1])
+        features, step = one, xp.concat([one, x], axis=-1)
+        for _ in range(degree):
+            features = outer(features, step)
+        return features
+
+    return phi
+
+
+def dpfp(nu: int) -> FeatureMap:
+    """φ(x) = [relu([x, −x])_i · relu([x, −x])_{i−j}], j = 1 … ν, indices modulo 2d. Needs ordered; r = 2dν. Source: Schlag et al. 2021."""
+    if not isinstance(nu, int) or nu < 1:
+        raise ValueError(f"dpfp: `nu` must be an integer ≥ 1, got {nu!r}")
+
+    def phi(x: Any, /) -> Any:
+        xp = array_namespace(x)
+        a = relu(xp.concat([x, -x], axis=-1))
+        rolled = [xp.concat([a[..., a.shape[-1] - j :], a[..., : a.shape[-1] - j]], axis=-1) for j in range(1, nu + 1)]
+        return xp.concat([a * b for b in rolled], axis=-1)
+
+    return phi
+
+
+def hedgehog(W: Any, b: Any) -> FeatureMap:
+    """φ(x) = softmax([2(Wx + b), −2(Wx + b)]) with learned W (e, d), b (e,). Needs real. Source: Zhang et al. 2024."""
+
+    def phi(x: Any, /) -> Any:
+        xp = array_namespace(x)
+        y = 2 * (xp.matmul(x, xp.matrix_transpose(W)) + b)
+        y = xp.concat([y, -y], axis=-1)
+        e = xp.exp(y - xp.max(y, axis=-1, keepdims=True))
+        return e / xp.sum(e, axis=-1, keepdims=True)
+
+    return phi
+
+
+def outer(x: Any, y: Any) -> Any:
+    """vec(x yᵀ) on the last axis."""
+    xy = x[..., :, None] * y[..., None, :]
+    return array_namespace(x).reshape(xy, (*xy.shape[:-2], x.shape[-1] * y.shape[-1]))

@@ -1,0 +1,150 @@
+"""RoPE: rotary position embedding, with rotations as (cos, sin) so that it is exact in ℚ and GF(p).
+
+R_p turns the pair i of features by p·θ_i. R_{a+b} = R_a R_b and R_pᵀ = R_{-p}, whatever the numbers, as long as c² + s² = 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from .errors import choose
+from .shapes import known, namespace
+from .systems import System, system_of
+
+LAYOUTS = ("half", "interleaved")
+PLACEMENTS = ("after", "before")
+
+
+def rotate(x: Any, cos: Any, sin: Any, /, *, layout: str = "half") -> Any:
+    """Turn pairs of features.
+
+        (a, b)  ->  (a cos − b sin, a sin + b cos)
+
+    x : (..., n, d)    cos, sin : (..., n, h), 2h ≤ d    ->  (..., n, d); features beyond 2h pass through
+    half: pairs (i, i+h), as in NeoX and Llama.   interleaved: pairs (2i, 2i+1), as in GPT-J.
+    Needs    ring
+    """
+    xp = namespace("rotate", x=x, cos=cos, sin=sin)
+    choose("rotate", "layout", layout, LAYOUTS)
+    h = cos.shape[-1]
+    if 2 * h > x.shape[-1]:
+        raise ValueError(f"rotate: `x` must have at least {2 * h} features for {h} rotations, got shape {tuple(x.shape)}")
+    a, b = (x[..., :h], x[..., h : 2 * h]) if layout == "half" else (x[..., 0 : 2 * h : 2], x[..., 1 : 2 * h : 2])
+    a, b = a * cos - b * sin, a * sin + b * cos
+    turned = xp.concat([a, b], axis=-1)
+    if layout == "interleaved":
+        turned = interleave(turned, pairs=h)
+    rest = x[..., 2 * h :]
+    return xp.concat([turned, xp.broadcast_to(rest, (*turned.shape[:-1], rest.shape[-1]))], axis=-1)
+
+
+def interleave(x: Any, /, *, pairs: int) -> Any:
+    """The permutation P between the layouts: P rotate(x, half) = rotate(P x, interleaved)."""
+    xp = array_namespace(x)
+    both = xp.stack([x[..., :pairs], x[..., pairs : 2 * pairs]], axis=-1)
+    return xp.concat([xp.reshape(both, (*x.shape[:-1], 2 * pairs)), x[..., 2 * pairs :]], axis=-1)
+
+
+def deinterleave(x: Any, /, *, pairs: int) -> Any:
+    """P⁻¹: from the interleaved to the half layout."""
+    return array_namespace(x).concat([x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2], x[..., 2 * pairs :]], axis=-1)
+
+
+Table = Callable[[Sequence[int]], tuple[Any, Any]]
+
+
+def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequence[Any] | None = None) -> Table:
+    """The usual rotations, cos pθ_i and sin pθ_i with θ_i = base^(−2i/width), for the system (or array) `like`.
+
+    width : how many features turn, even; fewer than all is partial rotary.  frequencies : explicit θ_i instead.
+    Floats are made on the host: right to 2⁻⁵² at any position, then rounded to the dtype.
+    Needs    real
+    """
+    system = like if isinstance(like, System) else system_of(like)
+    if not isinstance(width, int) or width < 0 or width % 2:
+        raise ValueError(f"angle_table: `width` must be an even number of features, got {width!r}")
+    if frequencies is not None and len(frequencies) != width // 2:
+        raise ValueError(f"angle_table: `frequencies` must have {width // 2} entries for width {width}, got {len(frequencies)}")
+    theta = [(Fraction(base), Fraction(-2 * i, width)) for i in range(width // 2)]
+    if frequencies is not None:
+        theta = [(Fraction(f), Fraction(1)) for f in frequencies]
+    return lambda positions: system.angles(theta, integers("angle_table", positions))
+
+
+def power_table(c: Any, s: Any, /) -> Table:
+    """Rotations by powers of given points of the circle: cos + i sin = (c + i s)^p, by repeated squaring.
+
+    c, s : (h,) with c² + s² = 1.   Exact in ℚ and GF(p); with c = 0, s = 1 quarter turns, exact in every dtype.
+    Needs    ring
+    """
+    xp = namespace("power_table", c=c, s=s)
+    if known(xp.any(c * c + s * s != xp.ones_like(c))) and system_of(c).exact:
+        raise ValueError("power_table: every (c, s) must satisfy c² + s² = 1")
+
+    @functools.cache
+    def power(p: int) -> tuple[Any, Any]:
+        if p == 0:
+            return xp.ones_like(c), xp.zeros_like(c)
+        if p < 0:
+            x, y = power(-p)
+            return x, -y
+        x, y = power(p // 2)
+        x, y = x * x - y * y, x * y + x * y
+        return (x * c - y * s, x * s + y * c) if p % 2 else (x, y)
+
+    def table(positions: Sequence[int]) -> tuple[Any, Any]:
+        rows = [power(p) for p in integers("power_table", positions)]
+        empty = xp.zeros((0, *c.shape), dtype=c.dtype, device=device(c))
+        return tuple(xp.stack(part, axis=0) if part else empty for part in ([x for x, _ in rows], [y for _, y in rows]))  # type: ignore[return-value]
+
+    return table
+
+
+def circle_point(t: Any, /) -> tuple[Any, Any]:
+    """A point of c² + s² = 1 from its parameter: ((1 − t²)/(1 + t²), 2t/(1 + t²)).   Needs field; t² ≠ −1."""
+    return (1 - t * t) / (1 + t * t), (t + t) / (1 + t * t)
+
+
+def integers(who: str, positions: Sequence[int]) -> list[int]:
+    """Positions as Python integers, of either sign, up to 2⁵³ in size."""
+    try:
+        p = [operator.index(i) for i in positions]
+    except TypeError:
+        raise TypeError(f"{who}: `positions` must be a sequence of integers, got {positions!r}") from None
+    if any(abs(i) > 2**53 for i in p):
+        raise ValueError(f"{who}: `positions` must not exceed 2^53, got {max(p, key=abs)}")
+    return p
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotations and how a model uses them.
+
+    table : positions -> (cos, sin), from `angle_table` or `power_table`
+    layout : "half" or "interleaved"
+    placement : "after" φ, in the numerator alone: (R_t φ(q_t))ᵀ R_s φ(k_s) over φ(q_t)ᵀ φ(k_s);
+                "before" the kernel: φ(R_t q_t)ᵀ φ(R_s k_s) in numerator and denominator.
+    Source   RoFormer eq. 19 (after), as read in notes on it; Llama, GPT-J (before).
+    """
+
+    table: Table
+    layout: str = "half"
+    placement: str = "after"
+
+    def __post_init__(self) -> None:
+        choose("Rope", "layout", self.layout, LAYOUTS)
+        choose("Rope", "placement", self.placement, PLACEMENTS)
+
+    def __call__(self, x: Any, positions: Sequence[int]) -> Any:
+        """R_p x_p for each token.   x : (..., n, d), one position per token."""
+        cos, sin = self.table(positions)
+        if cos.shape[0] != x.shape[-2]:
+            raise ValueError(f"Rope: `positions` must have one entry per token, {x.shape[-2]}, got {cos.shape[0]}")
+        return rotate(x, cos, sin, layout=self.layout)

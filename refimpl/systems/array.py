@@ -1,0 +1,402 @@
+"""Arrays over any number system: the namespace that the core uses like an array-API library.
+
+An `Array` is a tuple of NumPy *planes* of one shape, and the system that reads them: one plane of
+Python objects in ℚ, one of machine integers in GF(p), one of values and one of errors in a running
+error analysis. What only moves entries about (reshape, concat, where ...) is done here, once, for
+every plane. A system adds arithmetic: `lift`, `add`, `neg`, `mul`, `div`, `eq` on tuples of planes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..errors import NotDefined
+
+Planes = tuple[Any, ...]
+
+# What a system can do, and the function whose absence shows that it cannot.
+CAPABILITIES = {"ring": "multiplication", "field": "division", "ordered": "maximum", "real": "exp"}
+
+
+class System:
+    """A number system: its name, what it `can` do, and its array namespace `xp`."""
+
+    name: str
+    can: frozenset[str] = frozenset(CAPABILITIES)
+    exact = False  # equality is decided, not estimated
+    xp: Any
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def convert(self, values: Any) -> Any:
+        raise NotImplementedError
+
+    def random(self, shape: tuple[int, ...], seed: int) -> Any:
+        raise NotDefined(f"uniform draws have no meaning in {self.name}")
+
+    def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Any, Any]:
+        """(cos pθ, sin pθ), each (..., n, h), for integers p (..., n) and θ = base^exponent given as (base, exponent)."""
+        raise NotDefined(f"cos is not defined in {self.name}; use power_table, which needs only c² + s² = 1")
+
+
+def article(word: str) -> str:
+    return ("an " if word[0] in "aeiou" else "a ") + word
+
+
+def require(system: System, capability: str, who: str) -> None:
+    """Refuse, in one sentence, a system that cannot do what `who` needs."""
+    if capability not in system.can:
+        lacking = CAPABILITIES[capability]
+        raise NotDefined(f"{lacking} is not defined in {system.name}; {who} needs {article(capability)} system")
+
+
+def fractions(values: Any, who: str) -> np.ndarray:
+    """Numbers of any kind as an object array of Fractions, without rounding."""
+    if isinstance(values, Array):
+        return values.system.fractions(values)
+    a = host(values)
+    if a.dtype.kind == "V":  # ml_dtypes' small floats: all of them fit in float64
+        a = a.astype(np.float64)
+    if a.dtype.kind not in "biufO":
+        raise TypeError(f"{who}: cannot convert numbers of dtype {a.dtype}")
+    if a.dtype.kind == "f" and not np.isfinite(a).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
+        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite")
+    return elementwise(as_fraction, a.astype(object))
+
+
+def host(x: Any) -> np.ndarray:
+    """A copy in NumPy, from whatever device: the one explicit way home."""
+    if hasattr(x, "detach"):  # torch, whose bfloat16 NumPy does not know
+        x = x.detach().cpu()
+        return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+    if hasattr(x, "get") and hasattr(x, "__cuda_array_interface__"):
+        return x.get()
+    if type(x).__module__.startswith("array_api_strict"):
+        return np.from_dlpack(x.to_device(x.__array_namespace__().Device("CPU_DEVICE")))
+    return np.asarray(x)
+
+
+def as_fraction(x: Any) -> Fraction:
+    return Fraction(*x.as_integer_ratio()) if hasattr(x, "as_integer_ratio") else Fraction(x)
+
+
+def elementwise(f: Callable, *arrays: Any) -> np.ndarray:
+    """f applied entry by entry to object arrays (which broadcast)."""
+    return np.asarray(np.frompyfunc(f, len(arrays), 1)(*arrays), dtype=object)
+
+
+class Array:
+    """An array over a number system. Arithmetic with anything but its own kind and integers is refused."""
+
+    __slots__ = ("planes", "system")
+    __array_ufunc__ = None  # NumPy must not take our entries apart
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, system: ArraySystem, planes: Planes) -> None:
+        self.system = system
+        self.planes = tuple(np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.planes[0].shape
+
+    @property
+    def ndim(self) -> int:
+        return self.planes[0].ndim
+
+    @property
+    def dtype(self) -> System:
+        return self.system
+
+    device = "cpu"
+
+    def __array_namespace__(self, api_version: str | None = None) -> ArraySystem:
+        return self.system
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        raise TypeError(f"an array over {self.system.name} does not become a NumPy array by itself; use floats(x) or x.tolist()")
+
+    def __getitem__(self, index: Any) -> Array:
+        return self.system.each(lambda p: p[index], self)
+
+    def tolist(self) -> Any:
+        planes = [p.tolist() for p in self.planes]
+        return planes[0] if len(planes) == 1 else planes
+
+    def __repr__(self) -> str:
+        parts = [np.array2string(p, formatter={"object": str}, separator=", ") for p in self.planes]
+        return f"{self.system.name}({'; '.join(parts)})"
+
+    def __len__(self) -> int:
+        return len(self.planes[0])
+
+    def __neg__(self) -> Array:
+        return Array(self.system, self.system.neg(self.planes))
+
+    def __add__(self, other: Any) -> Array:
+        return self.system.binary("add", self, other)
+
+    def __sub__(self, other: Any) -> Array:
+        return self + -self.system.coerce("subtract", other)
+
+    def __rsub__(self, other: Any) -> Array:
+        return -self + other
+
+    def __mul__(self, other: Any) -> Array:
+        return self.system.binary("mul", self, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, other: Any) -> Array:
+        return self.system.binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Array:
+        return self.system.coerce("divide", other) / self
+
+    def __matmul__(self, other: Any) -> Array:
+        return self.system.matmul(self, other)
+
+    def __eq__(self, other: Any) -> Any:  # type: ignore[override]
+        return self.system.compare("eq", self, other)
+
+    def __ne__(self, other: Any) -> Any:  # type: ignore[override]
+        return ~(self == other)
+
+    def __lt__(self, other: Any) -> Any:
+        require(self.system, "ordered", "a comparison")
+        return self.system.compare("less", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self.system.coerce("compare", other) < self
+
+
+class ArraySystem(System):
+    """A number system that is its own array namespace. Subclasses give arithmetic on planes."""
+
+    dtypes: tuple[Any, ...] = (object,)
+
+    @property
+    def xp(self) -> ArraySystem:  # type: ignore[override]
+        return self
+
+    @property
+    def __name__(self) -> str:  # array_api_compat asks every namespace for it
+        return self.name
+
+    # What a system must supply. x, y: tuples of planes, which broadcast.
+
+    def lift(self, fractions: np.ndarray) -> Planes:
+        """Exact rationals (an object array of Fraction) as numbers of this system."""
+        raise NotImplementedError
+
+    def add(self, x: Planes, y: Planes) -> Planes:
+        raise NotImplementedError
+
+    def neg(self, x: Planes) -> Planes:
+        raise NotImplementedError
+
+    def mul(self, x: Planes, y: Planes) -> Planes:
+        raise NotImplementedError
+
+    def div(self, x: Planes, y: Planes) -> Planes:
+        raise NotDefined(f"division is not defined in {self.name}")
+
+    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+        return np.logical_and.reduce([np.asarray(a == b, dtype=bool) for a, b in zip(x, y, strict=True)])
+
+    # What it may supply.
+
+    def less(self, x: Planes, y: Planes) -> np.ndarray:
+        raise NotDefined(f"order is not defined in {self.name}")
+
+    def singular(self, x: Array) -> np.ndarray:
+        """The entries by which nothing can be divided."""
+        return x == 0
+
+    def fractions(self, x: Array) -> np.ndarray:
+        """The entries as exact rationals."""
+        raise NotDefined(f"numbers of {self.name} are not rationals")
+
+    # Handle: conversion, equality.
+
+    def wrap(self, planes: Planes) -> Array:
+        return Array(self, planes)
+
+    def convert(self, values: Any) -> Array:
+        """Numbers, nested lists, NumPy arrays or arrays over ℚ as an array of this system."""
+        if isinstance(values, Array) and values.system is self:
+            return values
+        return self.wrap(self.lift(fractions(values, f"{self.name}.convert")))
+
+    def coerce(self, verb: str, other: Any) -> Array:
+        if isinstance(other, Array) and other.system is self:
+            return other
+        if isinstance(other, int | Fraction) and not isinstance(other, bool):
+            return self.convert(other)
+        if isinstance(other, float):
+            raise TypeError(f"{other} is a float; {self.name} takes {Fraction(other)!r}")
+        kind = other.system.name if isinstance(other, Array) else type(other).__name__
+        raise TypeError(f"cannot {verb} {self.name} and {kind}; convert one of them explicitly")
+
+    def binary(self, name: str, x: Array, y: Any) -> Array:
+        return self.wrap(getattr(self, name)(x.planes, self.coerce(name, y).planes))
+
+    def compare(self, name: str, x: Array, y: Any) -> np.ndarray:
+        return np.asarray(getattr(self, name)(x.planes, self.coerce("compare", y).planes), dtype=bool)
+
+    def equal(self, x: Array, y: Array) -> bool:
+        """Same shape and, entry by entry, the same numbers."""
+        return x.shape == y.shape and bool((x == y).all())
+
+    # Namespace: what only moves entries about.
+
+    def each(self, f: Callable, *arrays: Any) -> Array:
+        """f on each plane of the arrays in turn; masks are plain NumPy arrays and have none."""
+        if all(isinstance(a, np.ndarray) for a in arrays):
+            return f(*arrays)
+        coerced = [self.coerce("combine", a) for a in arrays]
+        return self.wrap(tuple(f(*planes) for planes in zip(*(a.planes for a in coerced), strict=True)))
+
+    def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None) -> Array:
+        return self.convert(x)
+
+    def zeros(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
+        return self.broadcast_to(self.convert(0), shape)
+
+    def ones(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
+        return self.broadcast_to(self.convert(1), shape)
+
+    def zeros_like(self, x: Array, /) -> Array:
+        return self.zeros(x.shape)
+
+    def ones_like(self, x: Array, /) -> Array:
+        return self.ones(x.shape)
+
+    def reshape(self, x: Array, shape: Any) -> Array:
+        return self.each(lambda p: p.reshape(shape), x)
+
+    def broadcast_to(self, x: Array, shape: Any) -> Array:
+        return self.each(lambda p: np.broadcast_to(p, shape), x)
+
+    def matrix_transpose(self, x: Array) -> Array:
+        return self.each(lambda p: np.swapaxes(p, -1, -2), x)
+
+    def concat(self, arrays: Any, *, axis: int = 0) -> Array:
+        return self.each(lambda *ps: np.concatenate(ps, axis=axis), *arrays)
+
+    def stack(self, arrays: Any, *, axis: int = 0) -> Array:
+        return self.each(lambda *ps: np.stack(ps, axis=axis), *arrays)
+
+    def where(self, condition: np.ndarray, x: Any, y: Any) -> Array:
+        return self.each(lambda p, q: np.where(condition, p, q), x, y)
+
+    # Masks and indices are plain NumPy arrays, in every system of this kind.
+
+    def arange(self, *args: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+        return np.arange(*args)
+
+    def any(self, condition: np.ndarray) -> Any:
+        return np.any(condition)
+
+    def isfinite(self, x: Array) -> np.ndarray:
+        return np.ones(x.shape, dtype=bool)
+
+    # Namespace: arithmetic.
+
+    def matmul(self, x: Array, y: Any) -> Array:
+        """Σ_k x[..., k] y[k, ...], one term after the other."""
+        y = self.coerce("matmul", y)
+        if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-2]:
+            raise ValueError(f"matmul: cannot multiply shapes {x.shape} and {y.shape}")
+        lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        total = self.zeros((*lead, x.shape[-2], y.shape[-1]))
+        for i in range(x.shape[-1]):
+            total = total + x[..., :, i : i + 1] * y[..., i : i + 1, :]
+        return total
+
+    def _fold(self, f: Callable, start: Array, x: Array, axis: int) -> Array:
+        for i in range(x.shape[axis]):
+            start = f(start, self.each(lambda p, i=i: np.take(p, i, axis=axis), x))
+        return start
+
+    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+        zero = self.zeros(np.delete(x.shape, axis))
+        total = self._fold(operator.add, zero, x, axis)
+        return self.each(lambda p: np.expand_dims(p, axis), total) if keepdims else total
+
+    def max(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+        top = self._fold(self.maximum, self.each(lambda p: np.take(p, 0, axis=axis), x), x, axis)
+        return self.each(lambda p: np.expand_dims(p, axis), top) if keepdims else top
+
+    def min(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+        return -self.max(-x, axis=axis, keepdims=keepdims)
+
+    def maximum(self, x: Array, y: Array) -> Array:
+        require(self, "ordered", "maximum")
+        return self.where(x < y, y, x)
+
+    def minimum(self, x: Array, y: Array) -> Array:
+        return -self.maximum(-x, -y)
+
+    def abs(self, x: Array) -> Array:
+        return self.maximum(x, -x)
+
+    def function(self, name: str, x: Array) -> Array:
+        """An elementary function, by name; real systems override this."""
+        raise NotDefined(f"{name} is not defined in {self.name}; it needs a real system")
+
+    def exp(self, x: Array) -> Array:
+        return self.function("exp", x)
+
+    def sqrt(self, x: Array) -> Array:
+        return self.function("sqrt", x)
+
+    def cos(self, x: Array) -> Array:
+        return self.function("cos", x)
+
+    def sin(self, x: Array) -> Array:
+        return self.function("sin", x)
+
+
+class ObjectSystem(ArraySystem):
+    """One plane of Python objects that know `+ - * / == <` themselves."""
+
+    def number(self, x: Fraction) -> Any:
+        """One exact rational as an object of this system."""
+        raise NotImplementedError
+
+    def lift(self, fractions: np.ndarray) -> Planes:
+        return (elementwise(self.number, fractions),)
+
+    def add(self, x: Planes, y: Planes) -> Planes:
+        return (x[0] + y[0],)
+
+    def neg(self, x: Planes) -> Planes:
+        return (-x[0],)
+
+    def mul(self, x: Planes, y: Planes) -> Planes:
+        return (x[0] * y[0],)
+
+    def div(self, x: Planes, y: Planes) -> Planes:
+        return (x[0] / y[0],)
+
+    def less(self, x: Planes, y: Planes) -> np.ndarray:
+        return np.asarray(x[0] < y[0], dtype=bool)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        """base^exponent for two objects of a real system."""
+        raise NotImplementedError
+
+    def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Any, Any]:
+        if "real" not in self.can:
+            return super().angles(frequencies, positions)
+        theta = np.array([self.power(self.number(b), self.number(e)) for b, e in frequencies], dtype=object)
+        angle = self.wrap((np.asarray(positions).astype(object)[..., None] * theta,))
+        return self.cos(angle), self.sin(angle)

@@ -1,0 +1,138 @@
+"""Balls: rigorous enclosures of real numbers. |x − y| contains 0 with radius ρ: proved |x − y| ≤ 2ρ.
+
+Two makers with one face: `mpmath.iv` always, python-flint's `arb` when it is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .array import Array, ObjectSystem, Planes, elementwise
+
+
+class Balls(ObjectSystem):
+    """Interval arithmetic by mpmath.iv, in a context of its own."""
+
+    def __init__(self, digits: int) -> None:
+        if not isinstance(digits, int) or digits < 1:
+            raise ValueError(f"Balls: digits must be a positive integer, got {digits!r}")
+        self.digits = digits
+        self.name = f"balls({digits} digits, {self.maker})"
+        self._start()
+
+    maker = "mpmath.iv"
+
+    def _start(self) -> None:
+        from mpmath.ctx_iv import MPIntervalContext
+
+        self.ctx = MPIntervalContext()
+        self.ctx.dps = self.digits
+
+    def number(self, x: Fraction) -> Any:
+        return self.ctx.mpf(x.numerator) / self.ctx.mpf(x.denominator)
+
+    def ends(self, x: Any) -> tuple[Fraction, Fraction]:
+        """A ball's two ends, exactly. An unbounded ball has none."""
+        from mpmath.libmp import to_rational
+
+        return tuple(Fraction(*map(int, to_rational(end))) for end in x._mpi_)  # type: ignore[return-value]
+
+    def bounded(self, x: Any) -> bool:
+        from mpmath.libmp import finf, fnan, fninf
+
+        return not {finf, fnan, fninf} & set(x._mpi_)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        return self.ctx.power(base, exponent)
+
+    def between(self, low: Any, high: Any) -> Any:
+        return self.ctx.mpf([low.a, high.b])
+
+    # The same for both makers.
+
+    def isfinite(self, x: Array) -> np.ndarray:
+        return elementwise(self.bounded, x.planes[0]).astype(bool)
+
+    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+        """May the two be equal? (The difference contains 0.)"""
+        return elementwise(self._contains_zero, (x[0] - y[0])).astype(bool)
+
+    def _contains_zero(self, x: Any) -> bool:
+        if not self.bounded(x):
+            return True
+        low, high = self.ends(x)
+        return low <= 0 <= high
+
+    def maximum(self, x: Array, y: Array) -> Array:
+        return self.wrap((elementwise(self._max, x.planes[0], y.planes[0]),))
+
+    def _max(self, x: Any, y: Any) -> Any:
+        (a, b), (c, d) = self.ends(x), self.ends(y)
+        return self.between(x if a >= c else y, x if b >= d else y)
+
+    def function(self, name: str, x: Array) -> Array:
+        return self.wrap((elementwise(getattr(self.ctx, name), x.planes[0]),))
+
+    def fractions(self, x: Array) -> np.ndarray:
+        """The midpoints."""
+        return elementwise(lambda a: sum(self.ends(a)) / 2, x.planes[0])
+
+    def radius(self, x: Array) -> float:
+        """The largest radius, rounded up; infinite for an unbounded ball."""
+        if not self.isfinite(x).all():
+            return math.inf
+        radii = [(b - a) / 2 for a, b in map(self.ends, x.planes[0].ravel())]
+        return math.nextafter(float(max(radii)), math.inf) if any(radii) else 0.0
+
+    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+        """Points, uniform over the multiples of 2⁻⁵³ in [-1, 1)."""
+        return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
+
+
+class ArbBalls(Balls):
+    """The same by python-flint's arb. Its working precision is global, so it is set around each operation."""
+
+    maker = "flint.arb"
+
+    def _start(self) -> None:
+        import flint
+
+        self.flint = flint
+
+    def number(self, x: Fraction) -> Any:
+        return self.flint.arb(self.flint.fmpq(x.numerator, x.denominator))
+
+    def ends(self, x: Any) -> tuple[Fraction, Fraction]:
+        mid, rad = (int(m) * Fraction(2) ** int(e) for m, e in (x.mid().man_exp(), x.rad().man_exp()))
+        return mid - rad, mid + rad
+
+    def bounded(self, x: Any) -> bool:
+        return x.is_finite()
+
+    def _max(self, x: Any, y: Any) -> Any:
+        return x.max(y)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        return base**exponent
+
+    def function(self, name: str, x: Array) -> Array:
+        return self.wrap((elementwise(getattr(self.flint.arb, name), x.planes[0]),))
+
+
+def _at_own_precision(method: Callable) -> Callable:
+    @functools.wraps(method)
+    def run(self: ArbBalls, *args: Any) -> Any:
+        with self.flint.ctx.workdps(self.digits):
+            return method(self, *args)
+
+    return run
+
+
+for _name in ("lift", "add", "neg", "mul", "div", "eq", "maximum", "function", "angles"):
+    setattr(ArbBalls, _name, _at_own_precision(getattr(ArbBalls, _name)))

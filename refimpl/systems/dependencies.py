@@ -1,0 +1,58 @@
+"""Analysis: which inputs can an entry depend on? Causality, shown by structure instead of by example.
+
+An entry is a set of labels, held as the bits of an integer; a structural zero depends on nothing and
+annihilates what it multiplies. Every function is defined here: it depends on what its argument does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .array import Array, ArraySystem, Planes, elementwise
+
+
+class Dependencies(ArraySystem):
+    name = "dependencies"
+    dtypes = (object, bool)  # the set, and whether the entry is other than a structural zero
+
+    def lift(self, fractions: np.ndarray) -> Planes:
+        return np.zeros(fractions.shape, dtype=object), elementwise(lambda x: x != 0, fractions)
+
+    def tokens(self, shape: tuple[int, ...], labels: Sequence[int] | None = None) -> Array:
+        """Inputs (..., n, d) in which every entry of token t carries the label t (or labels[t])."""
+        bits = [1 << t for t in (labels if labels is not None else range(shape[-2]))]
+        sets = np.broadcast_to(np.array(bits, dtype=object)[:, None], shape)
+        return self.wrap((sets, np.ones(shape, dtype=bool)))
+
+    def sets(self, x: Array) -> Any:
+        """The entries as Python sets (an object array)."""
+        return elementwise(lambda b: {i for i in range(b.bit_length()) if b >> i & 1}, x.planes[0])
+
+    def add(self, x: Planes, y: Planes) -> Planes:
+        return x[0] | y[0], x[1] | y[1]
+
+    def neg(self, x: Planes) -> Planes:
+        return x
+
+    def mul(self, x: Planes, y: Planes) -> Planes:
+        nonzero = x[1] & y[1]
+        return np.where(nonzero, x[0] | y[0], 0), nonzero
+
+    def div(self, x: Planes, y: Planes) -> Planes:
+        return np.where(x[1], x[0] | y[0], 0), x[1]
+
+    def maximum(self, x: Array, y: Array) -> Array:
+        return x + y
+
+    def function(self, name: str, x: Array) -> Array:
+        return self.wrap((x.planes[0], np.ones(x.shape, dtype=bool)))
+
+    def singular(self, x: Array) -> np.ndarray:
+        return ~x.planes[1]
+
+    def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
+        shape = (*np.asarray(positions).shape, len(frequencies))
+        return self.ones(shape), self.ones(shape)

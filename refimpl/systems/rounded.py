@@ -1,0 +1,104 @@
+"""Low precision, modelled: float64 numbers rounded to a narrow format at named points.
+
+    inputs        `convert` always rounds
+    elementwise   + − × ÷, maximum and functions round their result
+    sums          a sum or matrix product is formed wide and rounded once
+    partial       every partial sum of it is rounded (a narrow accumulator)
+
+A wide state under narrow inputs is `Rounded("float32").convert(Rounded("bfloat16").convert(x))`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import choose
+from .array import Array, ArraySystem, Planes, as_fraction, elementwise
+
+# format: (significant bits, least and greatest binary exponent of a normal number m·2^e with ½ ≤ m < 1)
+FORMATS = {
+    "float64": (53, -1021, 1024),
+    "float32": (24, -125, 128),
+    "tfloat32": (11, -125, 128),
+    "bfloat16": (8, -125, 128),
+    "float16": (11, -13, 16),
+}
+POINTS = ("elementwise", "sums")
+
+
+def round_to(x: Any, format: str) -> np.ndarray:
+    """The nearest number of the format, ties to even; gradual underflow; overflow to inf."""
+    bits, low, high = FORMATS[format]
+    m, e = np.frexp(np.asarray(x, dtype=np.float64))
+    grid = np.maximum(e, low) - bits
+    y = np.ldexp(np.rint(np.ldexp(m, e - grid)), grid)
+    largest = np.ldexp(1 - 2.0**-bits, high)
+    return np.where(np.abs(y) > largest, np.copysign(np.inf, y), y)
+
+
+class Rounded(ArraySystem):
+    dtypes = (np.float64,)
+
+    def __init__(self, format: str, points: tuple[str, ...] = POINTS) -> None:
+        choose("Rounded", "format", format, FORMATS)
+        for point in points:
+            choose("Rounded", "points", point, ("elementwise", "sums", "partial"))
+        self.format, self.points = format, tuple(points)
+        self.name = f"{format} rounded at {', '.join(('inputs', *points))}"
+
+    def _at(self, point: str, x: Any) -> Any:
+        return round_to(x, self.format) if point in self.points else x
+
+    def lift(self, fractions: np.ndarray) -> Planes:
+        return (round_to(fractions.astype(np.float64), self.format),)
+
+    def fractions(self, x: Array) -> np.ndarray:
+        return elementwise(as_fraction, x.planes[0].astype(object))
+
+    def add(self, x: Planes, y: Planes) -> Planes:
+        return (self._at("elementwise", x[0] + y[0]),)
+
+    def neg(self, x: Planes) -> Planes:
+        return (-x[0],)
+
+    def mul(self, x: Planes, y: Planes) -> Planes:
+        return (self._at("elementwise", x[0] * y[0]),)
+
+    def div(self, x: Planes, y: Planes) -> Planes:
+        return (self._at("elementwise", x[0] / y[0]),)
+
+    def less(self, x: Planes, y: Planes) -> np.ndarray:
+        return x[0] < y[0]
+
+    def isfinite(self, x: Array) -> np.ndarray:
+        return np.isfinite(x.planes[0])
+
+    def function(self, name: str, x: Array) -> Array:
+        return self.wrap((self._at("elementwise", getattr(np, name)(x.planes[0])),))
+
+    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+        if "partial" not in self.points:
+            return self.wrap((self._at("sums", np.sum(x.planes[0], axis=axis, keepdims=keepdims)),))
+        total = np.zeros(np.delete(x.shape, axis))
+        for i in range(x.shape[axis]):
+            total = round_to(total + np.take(x.planes[0], i, axis=axis), self.format)
+        return self.wrap((np.expand_dims(total, axis) if keepdims else total,))
+
+    def matmul(self, x: Array, y: Any) -> Array:
+        a, b = x.planes[0], self.coerce("matmul", y).planes[0]
+        if "partial" not in self.points:
+            return self.wrap((self._at("sums", a @ b),))
+        products = self.wrap((a[..., :, :, None] * b[..., None, :, :],))
+        return self.sum(products, axis=-2)
+
+    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+        """Uniform over [-1, 1), rounded."""
+        return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
+
+    def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
+        from .floats import host_angles
+
+        cos, sin = (self.wrap((round_to(t, self.format),)) for t in host_angles(frequencies, positions))
+        return cos, sin

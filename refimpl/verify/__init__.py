@@ -1,0 +1,1 @@
+"""The theorems, and the evidence for them."""

@@ -1,0 +1,108 @@
+"""How far a float result may lie from the truth, and the verdict on one that came.
+
+With u the unit roundoff, K = n + r + 2, γ_K = Ku/(1 − Ku), and A_num, A_den the sums of numerator and denominator with
+absolute values everywhere, any form of linearized attention, in any order of summation, gives ô with
+
+    |ô − o| ≤ [γ_K (A_num + |o| A_den)/|den| + u|o|] / (1 − γ_K A_den/|den|)        unnormalised: |ô − o| ≤ γ_K A_num
+
+from the features on: φ and RoPE count as they were rounded (RunningError follows them too). Products must not underflow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ..feature_maps import identity
+from ..linear_attention import features, linear_attention, linear_attention_quadratic
+from ..rope import Rope
+from ..state import State, no_text
+from ..systems import QQ, fractions
+from ..systems.array import elementwise
+from ..systems.rounded import FORMATS
+
+
+def unit_roundoff(dtype: Any) -> Fraction:
+    """u = 2^−p for p significant bits; of a dtype of any library, or its name."""
+    name = str(getattr(dtype, "__name__", dtype)).split(".")[-1]
+    if name not in FORMATS:
+        raise ValueError(f"unit_roundoff: `dtype` must be one of {', '.join(FORMATS)}, got {name!r}")
+    return Fraction(1, 2 ** FORMATS[name][0])
+
+
+def exact_with_bound(
+    q: Any, k: Any, v: Any, /, *, u: Fraction, phi: Any = identity, mask: str | int = "causal", normalise: bool = True,
+    rope: Rope | None = None, state: State | None = None,
+) -> tuple[Any, np.ndarray]:  # fmt: skip
+    """(o, bound): the exact output over ℚ of these features, and how far a float result of precision u may be from it.
+
+    Arguments as in linear_attention, in floats. bound : (..., n, m) float64, rounded up; inf where nothing can be said.
+    """
+    fq, fk, gq, gk = (QQ.convert(x) for x in features(q, k, phi=phi, rope=rope, position=state.position if state else 0))
+    v, r = QQ.convert(v), fk.shape[-1]
+    start = no_text(v, r, v.shape[-1]) if state is None else State(QQ.convert(state.S), None if state.z is None else QQ.convert(state.z))
+
+    def sums(form: Any, f: Any, q: Any, k: Any, v: Any, S: Any) -> Any:
+        return form(f(q), f(k), f(v), mask=mask, normalise=False, state=State(f(S), None))[0]
+
+    K = v.shape[-2] + r + 2
+    g = K * u / (1 - K * u) if K * u < 1 else None
+    num, A_num = sums(linear_attention, identity, fq, fk, v, start.S), sums(linear_attention_quadratic, QQ.abs, fq, fk, v, start.S)
+    if not normalise:
+        return num, _up(elementwise(lambda a: math.inf if g is None else g * a, A_num.planes[0]))
+    ones, z = QQ.ones((*v.shape[:-1], 1)), start.z[..., None]
+    den, A_den = sums(linear_attention, identity, gq, gk, ones, z), sums(linear_attention_quadratic, QQ.abs, gq, gk, ones, z)
+    o = num / den
+
+    def bound(o: Fraction, den: Fraction, A_num: Fraction, A_den: Fraction) -> Fraction | float:
+        if g is None or g * A_den >= abs(den):
+            return math.inf
+        return (g * (A_num + abs(o) * A_den) / abs(den) + u * abs(o)) / (1 - g * A_den / abs(den))
+
+    return o, _up(elementwise(bound, *(x.planes[0] for x in (o, den, A_num, A_den))))
+
+
+def _up(bounds: np.ndarray) -> np.ndarray:
+    return np.nextafter(bounds.astype(np.float64), np.where(bounds == 0, 0, math.inf))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict, the worst error as a fraction of its bound, where that is, and how many rows had a vacuous bound."""
+
+    verdict: str  # EXACT, WITHIN BOUND, EXCESS or VACUOUS
+    worst: float
+    index: tuple[int, ...]
+    vacuous: int
+    rows: int
+
+
+def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
+    """Compare float output with exact output, row by row of (..., n, m).
+
+    A bound as large as the largest entry of its row proves nothing: the row is vacuous and counts as not run.
+    VACUOUS: no row was left. EXCESS: an error beyond its bound. EXACT: every entry equal.
+    """
+    want = fractions(exact, "judge")
+    error = abs(fractions(got, "judge") - want)
+    if error.shape != bound.shape:
+        raise ValueError(f"judge: `got` {error.shape} and `bound` {bound.shape} must have one shape")
+    size = np.max(abs(want), axis=-1, initial=0).astype(np.float64)
+    vacuous = (np.max(bound, axis=-1, initial=0) >= size) & (np.max(bound, axis=-1, initial=0) > 0)
+    ratio = elementwise(
+        lambda e, b: 0.0 if e == 0 else (math.inf if b == 0 else float(e / Fraction(b)) if b < math.inf else 0.0), error, bound
+    )
+    ratio = ratio.astype(np.float64)
+    index = tuple(int(i) for i in np.unravel_index(np.argmax(ratio), ratio.shape)) if ratio.size else ()
+    worst = float(ratio[index]) if index else 0.0
+    if worst > 1:
+        verdict = "EXCESS"
+    elif not np.any(error):
+        verdict = "EXACT"
+    else:
+        verdict = "VACUOUS" if vacuous.all() else "WITHIN BOUND"
+    return Judgement(verdict, worst, index, int(vacuous.sum()), vacuous.size)
