@@ -8,7 +8,7 @@ One notation, in code, tests and proofs:
     Positions start at 0. Leading axes (batch, heads ...) broadcast.
 """
 
-from .attention import KVCache, softmax_attention, softmax_attention_shifted
+from .attention import softmax_attention, softmax_attention_shifted
 from .errors import NotDefined, NotFinite, ZeroDenominator
 from .feature_maps import (
     FEATURE_MAPS,
@@ -24,16 +24,9 @@ from .feature_maps import (
     taylor2,
     taylor2_pair,
 )
-from .linear_attention import (
-    absorb,
-    features,
-    linear_attention,
-    linear_attention_chunked,
-    linear_attention_quadratic,
-    linear_attention_recurrent,
-)
+from .linear_attention import linear_attention, linear_attention_chunked, linear_attention_quadratic, linear_attention_recurrent
 from .rope import Rope, angle_table, circle_point, deinterleave, interleave, power_table, rotate
-from .state import State, join, no_text, remove, scale, shift
+from .state import KVCache, State, absorb, features, join, no_text, remove, scale, shift
 from .systems import GF, MP, QQ, Degrees, Dependencies, Dual, Float, Rounded, RunningError, balls, floats, system, system_of
 from .verify.bounds import Judgement, exact_with_bound, judge, unit_roundoff
 from .verify.probes import Probe, exact_probe

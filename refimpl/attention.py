@@ -5,75 +5,11 @@ o_t = Σ_{s≤t} exp(c q_t·k_s) v_s / Σ_{s≤t} exp(c q_t·k_s)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-from array_api_compat import device
-
-from .errors import NotDefined
-from .rope import Rope
-from .shapes import check_padding, divide, finite, lead, namespace, prefix_length, shape, visible
-from .systems import require, system_of
+from .forms import softmax_form
+from .shapes import visible
 
 
-@dataclass(frozen=True, eq=False)
-class KVCache:
-    """All keys (turned, if there is RoPE) and values so far, which of them count, and where the next token is read."""
-
-    k: Any
-    v: Any
-    keep: Any
-    position: int
-
-
-def form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
-    """Gives the body of a form its public face, as in linear_attention."""
-    who = body.__name__
-
-    def attention(
-        q: Any, k: Any, v: Any, /, *, scale: Any = None, mask: str | int = "causal",
-        rope: Rope | None = None, cache: KVCache | None = None, padding: Any = None,
-    ) -> tuple[Any, KVCache]:  # fmt: skip
-        xp = namespace(who, q=q, k=k, v=v)
-        require(system_of(q), "real", "softmax attention")
-        shape(who, "q", q, None, None, like="(tokens, width)")
-        n, d = q.shape[-2:]
-        shape(who, "k", k, n, d, like="to match `q`")
-        shape(who, "v", v, n, None, like="to match `q`")
-        P, keep = prefix_length(who, mask, n), check_padding(who, padding, xp, k)
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            finite(who, name, xp, x, keep)
-        position = cache.position if cache else 0
-        if rope is not None and rope.placement != "before":
-            raise NotDefined(f"{who}: softmax attention has no feature map; its Rope must have placement 'before'")
-        if rope is not None:
-            q, k = (rope(x, range(position, position + n)) for x in (q, k))
-        if keep is not None:
-            k, v = (xp.where(keep, x, xp.zeros_like(x)) for x in (k, v))
-        shown = xp.arange(n, device=device(q))[None, :] >= 0 if keep is None else padding[..., None, :]
-        if cache is not None:
-            namespace(who, q=q, cache=cache.k)
-            shape(who, "cache.k", cache.k, None, d, like="to match `q`")
-            shape(who, "cache.v", cache.v, cache.k.shape[-2], v.shape[-1], like="to match `cache.k` and `v`")
-            axes = lead(who, k=k, cache=cache.k, v=v)
-            k, v = (xp.concat([xp.broadcast_to(x, (*axes, *x.shape[-2:])) for x in pair], axis=-2) for pair in ((cache.k, k), (cache.v, v)))
-            axes = lead(who, padding=shown, cache=cache.keep)
-            shown = xp.concat([xp.broadcast_to(x, (*axes, *x.shape[-2:])) for x in (cache.keep, shown)], axis=-1)
-        lead(who, q=q, k=k, v=v)
-        c = scale if scale is not None else 1 / xp.sqrt(max(d, 1) * xp.ones((1, 1), dtype=q.dtype, device=device(q)))
-
-        num, den = body(xp, c, q, k, v, shown, k.shape[-2] - n, P)
-        if keep is not None:
-            num, den = xp.where(keep, num, xp.zeros_like(num)), xp.where(keep, den, xp.ones_like(den))
-        return divide(who, num, den), KVCache(k, v, shown, position + n)
-
-    attention.__name__ = attention.__qualname__ = who
-    attention.__doc__, attention.__module__ = body.__doc__, body.__module__
-    return attention
-
-
-@form
+@softmax_form
 def softmax_attention(xp, c, q, k, v, shown, M, P):  # type: ignore[no-untyped-def]
     """Softmax attention by its definition: for each token, the sum over all that it sees.
 
@@ -97,7 +33,7 @@ def softmax_attention(xp, c, q, k, v, shown, M, P):  # type: ignore[no-untyped-d
     return xp.concat(num, axis=-2), xp.concat(den, axis=-2)
 
 
-@form
+@softmax_form
 def softmax_attention_shifted(xp, c, q, k, v, shown, M, P):  # type: ignore[no-untyped-def]
     """Softmax attention with the largest visible score subtracted in the exponent, so that nothing overflows.
 
@@ -108,10 +44,10 @@ def softmax_attention_shifted(xp, c, q, k, v, shown, M, P):  # type: ignore[no-u
     """
     seen = visible(q, k.shape[-2], M, P) & shown
     scores = c * (q @ xp.matrix_transpose(k))
+    own = c * xp.sum(q * k[..., M:, :], axis=-1, keepdims=True)  # stands in for what t does not see: it always sees itself
     if 0 in scores.shape:
         return scores @ v, xp.sum(scores, axis=-1, keepdims=True)
-    low = xp.min(scores, axis=-1, keepdims=True)
-    top = xp.max(xp.where(seen, scores, low), axis=-1, keepdims=True)
+    top = xp.max(xp.where(seen, scores, own), axis=-1, keepdims=True)
     sim = xp.exp(xp.where(seen, scores - top, xp.zeros_like(scores)))
     sim = xp.where(seen, sim, xp.zeros_like(sim))
     return sim @ v, xp.sum(sim, axis=-1, keepdims=True)

@@ -20,9 +20,15 @@ class NotFinite(ArithmeticError):
 def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None:
     """Refuse a name that is not known, and suggest the nearest one that is."""
     names = sorted(known)
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         import difflib
 
-        near = difflib.get_close_matches(str(value), names, n=1, cutoff=0)
+        near = difflib.get_close_matches(value, names, n=1, cutoff=0) if isinstance(value, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{who}: `{argument}` must be one of {', '.join(names)}, got {value!r}{hint}")
+        raise ValueError(f"{who}: `{argument}` must be one of {', '.join(names)}, got {brief(value)}{hint}")
+
+
+def brief(value: object) -> str:
+    """A value in a message; if that takes more than a few words, its type."""
+    words = repr(value)
+    return words if len(words) <= 40 else f"a value of type {type(value).__name__}"

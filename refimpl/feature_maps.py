@@ -10,7 +10,8 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-from .errors import choose
+from .errors import brief, choose
+from .shapes import integer, namespace, shape
 from .systems import require, system_of
 
 FeatureMap = Callable[[Any], Any]
@@ -37,6 +38,15 @@ def feature_map(name: str) -> FeatureMap:
     """A map by its name."""
     choose("feature_map", "name", name, FEATURE_MAPS)
     return FEATURE_MAPS[name]
+
+
+def pair(who: str, phi: Any) -> tuple[FeatureMap, FeatureMap]:
+    """(φ_q, φ_k) from one map for both or from two, each a function or a name."""
+    both = phi if isinstance(phi, tuple) else (phi, phi)
+    if len(both) != 2 or not all(callable(f) or isinstance(f, str) for f in both):
+        raise TypeError(f"{who}: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got {brief(phi)}")
+    phi_q, phi_k = (feature_map(f) if isinstance(f, str) else f for f in both)
+    return phi_q, phi_k
 
 
 @needs("ring", "identity")
@@ -96,8 +106,7 @@ def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
 
 def polynomial(degree: int) -> FeatureMap:
     """φ(x) = [1, x] ⊗ ... ⊗ [1, x], so φ(q)·φ(k) = (1 + q·k)^degree. Needs ring; r = (d+1)^degree."""
-    if not isinstance(degree, int) or degree < 0:
-        raise ValueError(f"polynomial: `degree` must be an integer ≥ 0, got {degree!r}")
+    integer("polynomial", "degree", degree, least=0)
 
     def phi(x: Any, /) -> Any:
         xp = array_namespace(x)
@@ -107,20 +116,22 @@ def polynomial(degree: int) -> FeatureMap:
             features = outer(features, step)
         return features
 
+    phi.__name__ = f"polynomial({degree})"
     return phi
 
 
 def dpfp(nu: int) -> FeatureMap:
     """φ(x) = [relu([x, −x])_i · relu([x, −x])_{i−j}], j = 1 … ν, indices modulo 2d. Needs ordered; r = 2dν. Source: Schlag et al. 2021."""
-    if not isinstance(nu, int) or nu < 1:
-        raise ValueError(f"dpfp: `nu` must be an integer ≥ 1, got {nu!r}")
+    integer("dpfp", "nu", nu, least=1)
 
     def phi(x: Any, /) -> Any:
         xp = array_namespace(x)
         a = relu(xp.concat([x, -x], axis=-1))
-        rolled = [xp.concat([a[..., a.shape[-1] - j :], a[..., : a.shape[-1] - j]], axis=-1) for j in range(1, nu + 1)]
+        starts = [-j % a.shape[-1] for j in range(1, nu + 1)]
+        rolled = [xp.concat([a[..., i:], a[..., :i]], axis=-1) for i in starts]
         return xp.concat([a * b for b in rolled], axis=-1)
 
+    phi.__name__ = f"dpfp({nu})"
     return phi
 
 
@@ -128,12 +139,16 @@ def hedgehog(W: Any, b: Any) -> FeatureMap:
     """φ(x) = softmax([2(Wx + b), −2(Wx + b)]) with learned W (e, d), b (e,). Needs real. Source: Zhang et al. 2024."""
 
     def phi(x: Any, /) -> Any:
-        xp = array_namespace(x)
+        xp = namespace("hedgehog", x=x, W=W, b=b)
+        require(system_of(x), "real", "hedgehog")
+        shape("hedgehog", "W", W, "e", x.shape[-1], like="to match `x`")
+        shape("hedgehog", "b", b, W.shape[-2], like="to match `W`")
         y = 2 * (xp.matmul(x, xp.matrix_transpose(W)) + b)
         y = xp.concat([y, -y], axis=-1)
         e = xp.exp(y - xp.max(y, axis=-1, keepdims=True))
         return e / xp.sum(e, axis=-1, keepdims=True)
 
+    phi.__name__ = "hedgehog"
     return phi
 
 

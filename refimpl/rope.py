@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from .errors import choose
-from .shapes import known, namespace
-from .systems import System, system_of
+from .errors import ZeroDenominator, brief, choose
+from .shapes import first, integer, known, lead, namespace, shape
+from .systems import Array, System, system_of
 
 LAYOUTS = ("half", "interleaved")
 PLACEMENTS = ("after", "before")
@@ -33,9 +33,11 @@ def rotate(x: Any, cos: Any, sin: Any, /, *, layout: str = "half") -> Any:
     """
     xp = namespace("rotate", x=x, cos=cos, sin=sin)
     choose("rotate", "layout", layout, LAYOUTS)
-    h = cos.shape[-1]
-    if 2 * h > x.shape[-1]:
-        raise ValueError(f"rotate: `x` must have at least {2 * h} features for {h} rotations, got shape {tuple(x.shape)}")
+    shape("rotate", "x", x, "tokens", "features")
+    shape("rotate", "cos", cos, cos.shape[-2] if cos.shape[-2:-1] == (1,) else x.shape[-2], "pairs", like="to match `x`")
+    shape("rotate", "sin", sin, *cos.shape, like="to match `cos`")
+    lead("rotate", x=x, cos=cos)
+    h = enough("rotate", x, cos.shape[-1])
     a, b = (x[..., :h], x[..., h : 2 * h]) if layout == "half" else (x[..., 0 : 2 * h : 2], x[..., 1 : 2 * h : 2])
     a, b = a * cos - b * sin, a * sin + b * cos
     turned = xp.concat([a, b], axis=-1)
@@ -47,14 +49,22 @@ def rotate(x: Any, cos: Any, sin: Any, /, *, layout: str = "half") -> Any:
 
 def interleave(x: Any, /, *, pairs: int) -> Any:
     """The permutation P between the layouts: P rotate(x, half) = rotate(P x, interleaved)."""
-    xp = array_namespace(x)
+    xp, pairs = namespace("interleave", x=x), enough("interleave", x, pairs)
     both = xp.stack([x[..., :pairs], x[..., pairs : 2 * pairs]], axis=-1)
     return xp.concat([xp.reshape(both, (*x.shape[:-1], 2 * pairs)), x[..., 2 * pairs :]], axis=-1)
 
 
 def deinterleave(x: Any, /, *, pairs: int) -> Any:
     """P⁻¹: from the interleaved to the half layout."""
-    return array_namespace(x).concat([x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2], x[..., 2 * pairs :]], axis=-1)
+    xp, pairs = namespace("deinterleave", x=x), enough("deinterleave", x, pairs)
+    return xp.concat([x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2], x[..., 2 * pairs :]], axis=-1)
+
+
+def enough(who: str, x: Any, pairs: int) -> int:
+    """How many pairs, if x has that many features."""
+    if 2 * integer(who, "pairs", pairs, least=0) > x.shape[-1]:
+        raise ValueError(f"{who}: `x` must have at least {2 * pairs} features for {pairs} pairs, got shape {tuple(x.shape)}")
+    return pairs
 
 
 Table = Callable[[Sequence[int]], tuple[Any, Any]]
@@ -67,15 +77,28 @@ def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequen
     Floats are made on the host: right to 2⁻⁵² at any position, then rounded to the dtype.
     Needs    real
     """
+    if not isinstance(like, System):
+        namespace("angle_table", like=like)
     system = like if isinstance(like, System) else system_of(like)
-    if not isinstance(width, int) or width < 0 or width % 2:
-        raise ValueError(f"angle_table: `width` must be an even number of features, got {width!r}")
+    if integer("angle_table", "width", width, least=0) % 2:
+        raise ValueError(f"angle_table: `width` must be even, to pair features, got {width}")
     if frequencies is not None and len(frequencies) != width // 2:
         raise ValueError(f"angle_table: `frequencies` must have {width // 2} entries for width {width}, got {len(frequencies)}")
-    theta = [(Fraction(base), Fraction(-2 * i, width)) for i in range(width // 2)]
+    b = rational("base", base)
+    if b <= 0:
+        raise ValueError(f"angle_table: `base` must be positive, got {base}")
+    theta = [(b, Fraction(-2 * i, width)) for i in range(width // 2)]
     if frequencies is not None:
-        theta = [(Fraction(f), Fraction(1)) for f in frequencies]
+        theta = [(rational(f"frequencies[{i}]", f), Fraction(1)) for i, f in enumerate(frequencies)]
     return lambda positions: system.angles(theta, integers("angle_table", positions))
+
+
+def rational(name: str, x: Any) -> Fraction:
+    """A finite number of any kind, exactly."""
+    try:
+        return Fraction(*x.as_integer_ratio())
+    except (AttributeError, ValueError, OverflowError):
+        raise ValueError(f"angle_table: `{name}` must be a finite number, got {brief(x)}") from None
 
 
 def power_table(c: Any, s: Any, /) -> Table:
@@ -85,8 +108,11 @@ def power_table(c: Any, s: Any, /) -> Table:
     Needs    ring
     """
     xp = namespace("power_table", c=c, s=s)
-    if known(xp.any(c * c + s * s != xp.ones_like(c))) and system_of(c).exact:
-        raise ValueError("power_table: every (c, s) must satisfy c² + s² = 1")
+    if c.ndim != 1 or s.shape != c.shape:
+        raise ValueError(f"power_table: `c` and `s` must have one shape (pairs,), got {tuple(c.shape)} and {tuple(s.shape)}")
+    off = c * c + s * s != xp.ones_like(c)
+    if system_of(c).exact and known(xp.any(off)):
+        raise ValueError(f"power_table: `c`, `s` must satisfy c² + s² = 1, pair {first(off)[0]} does not")
 
     @functools.cache
     def power(p: int) -> tuple[Any, Any]:
@@ -109,7 +135,10 @@ def power_table(c: Any, s: Any, /) -> Table:
 
 def circle_point(t: Any, /) -> tuple[Any, Any]:
     """A point of c² + s² = 1 from its parameter: ((1 − t²)/(1 + t²), 2t/(1 + t²)).   Needs field; t² ≠ −1."""
-    return (1 - t * t) / (1 + t * t), (t + t) / (1 + t * t)
+    bottom = 1 + t * t
+    if isinstance(bottom, Array) and known((bottom == 0).any()):
+        raise ZeroDenominator(f"circle_point: `t` must satisfy t² ≠ −1 in {bottom.system.name}, entry {first(bottom == 0)} does not")
+    return (1 - t * t) / bottom, (t + t) / bottom
 
 
 def integers(who: str, positions: Sequence[int]) -> list[int]:
@@ -117,9 +146,9 @@ def integers(who: str, positions: Sequence[int]) -> list[int]:
     try:
         p = [operator.index(i) for i in positions]
     except TypeError:
-        raise TypeError(f"{who}: `positions` must be a sequence of integers, got {positions!r}") from None
+        raise TypeError(f"{who}: `positions` must be a sequence of integers, got {brief(positions)}") from None
     if any(abs(i) > 2**53 for i in p):
-        raise ValueError(f"{who}: `positions` must not exceed 2^53, got {max(p, key=abs)}")
+        raise ValueError(f"{who}: `positions` must not exceed 2^53 in size, got {max(p, key=abs)}")
     return p
 
 
@@ -144,6 +173,7 @@ class Rope:
 
     def __call__(self, x: Any, positions: Sequence[int]) -> Any:
         """R_p x_p for each token.   x : (..., n, d), one position per token."""
+        shape("Rope", "x", x, "tokens", "features")
         cos, sin = self.table(positions)
         if cos.shape[0] != x.shape[-2]:
             raise ValueError(f"Rope: `positions` must have one entry per token, {x.shape[-2]}, got {cos.shape[0]}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+from fractions import Fraction
 from typing import Any
 
 from array_api_compat import array_namespace, device, is_array_api_obj
 
-from .errors import NotFinite, ZeroDenominator, choose
+from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import Array, ArraySystem, system_of
 
 
@@ -14,10 +16,11 @@ def namespace(who: str, **arrays: Any) -> Any:
     """The one array namespace of all arrays. Libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
-        if not isinstance(y, Array) and not is_array_api_obj(y):
+        if not isinstance(y, Array) and (isinstance(y, type) or not is_array_api_obj(y)):
             raise TypeError(f"{who}: `{name}` must be an array (NumPy, torch, JAX, or of a refimpl system), got {type(y).__name__}")
         check_dtype(who, name, y)
-        for what, a, b in (("library", home(y), home(x)), ("device", device(y), device(x)), ("dtype", y.dtype, x.dtype)):
+        kind = "number system" if isinstance(x, Array) or isinstance(y, Array) else "library"
+        for what, a, b in ((kind, home(y), home(x)), ("device", device(y), device(x)), ("dtype", y.dtype, x.dtype)):
             if a != b:
                 raise TypeError(f"{who}: `{name}` has {what} {a}, `{first}` has {b}; convert one of them explicitly")
     return array_namespace(x)
@@ -47,23 +50,51 @@ def known(condition: Any) -> bool:
         return False
 
 
-def shape(who: str, name: str, x: Any, *tail: int | None, like: str) -> None:
-    """The last axes of x must have these lengths (None: any)."""
+def instance(who: str, name: str, x: Any, kind: type) -> None:
+    if not isinstance(x, kind):
+        raise TypeError(f"{who}: `{name}` must be a {kind.__name__}, got {type(x).__name__}")
+
+
+def integer(who: str, name: str, x: Any, *, least: int | None = None, most: int | None = None, other: str = "") -> int:
+    """An integer of any kind but bool, within limits."""
+    try:
+        i = operator.index(x)
+        right = not isinstance(x, bool) and (least is None or least <= i) and (most is None or i <= most)
+    except TypeError:
+        right = False
+    if not right:
+        limits = "" if least is None else f" ≥ {least}" if most is None else f" between {least} and {most}"
+        raise ValueError(f"{who}: `{name}` must be {other}an integer{limits}, got {brief(x)}")
+    return i
+
+
+def scalar(who: str, name: str, x: Any, **like: Any) -> Any:
+    """A factor: a Python number, or an array that needs no cast."""
+    if isinstance(x, Array) or is_array_api_obj(x):
+        namespace(who, **like, **{name: x})
+    elif not isinstance(x, int | float | complex | Fraction):
+        raise TypeError(f"{who}: `{name}` must be a number or an array, got {type(x).__name__}")
+    return x
+
+
+def shape(who: str, name: str, x: Any, *tail: int | str, like: str = "") -> None:
+    """The last axes of x must have these lengths (a word: any)."""
     got = tuple(x.shape)
-    if len(got) < len(tail) or any(want is not None and want != n for want, n in zip(tail, got[len(got) - len(tail) :], strict=True)):
-        words = ", ".join(["...", *("*" if n is None else str(n) for n in tail)])
-        raise ValueError(f"{who}: `{name}` must have shape ({words}) {like}, got {got}")
+    if len(got) < len(tail) or any(isinstance(n, int) and n != g for n, g in zip(tail, got[len(got) - len(tail) :], strict=True)):
+        words = ", ".join(["...", *map(str, tail)])
+        raise ValueError(f"{who}: `{name}` must have shape ({words}){like and ' '}{like}, got {got}")
 
 
 def lead(who: str, **arrays: Any) -> tuple[int, ...]:
     """The common shape of what stands before the last two axes."""
     common: tuple[int, ...] = ()
-    for name, x in arrays.items():
+    for i, (name, x) in enumerate(arrays.items()):
         axes = tuple(x.shape[:-2])
         width = max(len(common), len(axes))
         a, b = ((1,) * (width - len(t)) + t for t in (common, axes))
         if any(i != j and 1 not in (i, j) for i, j in zip(a, b, strict=True)):
-            raise ValueError(f"{who}: leading axes {axes} of `{name}` do not broadcast with {common}")
+            others = ", ".join(f"`{other}`" for other in list(arrays)[:i])
+            raise ValueError(f"{who}: leading axes {axes} of `{name}` must broadcast with {common} of {others}")
         common = tuple(j if i == 1 else i for i, j in zip(a, b, strict=True))
     return common
 
@@ -73,9 +104,7 @@ def prefix_length(who: str, mask: str | int, n: int) -> int:
     if isinstance(mask, str):
         choose(who, "mask", mask, ("causal", "full"))
         return n if mask == "full" else 0
-    if not isinstance(mask, int) or isinstance(mask, bool) or not 0 <= mask <= n:
-        raise ValueError(f"{who}: `mask` must be 'causal', 'full' or a prefix length between 0 and {n}, got {mask!r}")
-    return mask
+    return integer(who, "mask", mask, least=0, most=n, other="'causal', 'full' or a prefix length, ")
 
 
 def visible(q: Any, keys: int, before: int, P: int) -> Any:
@@ -85,31 +114,38 @@ def visible(q: Any, keys: int, before: int, P: int) -> Any:
     return (s[None, :] <= before + t[:, None]) | (s[None, :] < before + P)
 
 
-def check_padding(who: str, padding: Any, xp: Any, k: Any) -> Any:
+def check_padding(who: str, padding: Any, **arrays: Any) -> Any:
     """Padding (..., n) as (..., n, 1), ready to select tokens."""
     if padding is None:
         return None
-    if not is_array_api_obj(padding) or str(padding.dtype).removeprefix("torch.") != "bool":
+    if not is_array_api_obj(padding) or not array_namespace(padding).isdtype(padding.dtype, "bool"):
         raise TypeError(f"{who}: `padding` must be a boolean array, got {getattr(padding, 'dtype', type(padding).__name__)}")
-    if padding.ndim < 1 or padding.shape[-1] != k.shape[-2]:
-        raise ValueError(f"{who}: `padding` must have shape (..., {k.shape[-2]}) to match `k`, got {tuple(padding.shape)}")
-    if isinstance(k, Array) != (home(padding) == "numpy") and home(padding) != home(k):
-        raise TypeError(f"{who}: `padding` has library {home(padding)}, `k` has {home(k)}; convert one of them explicitly")
+    k = arrays["k"]
+    shape(who, "padding", padding, k.shape[-2], like="to match `k`")
+    for what, a, b in (("library", home(padding), "numpy" if isinstance(k, Array) else home(k)), ("device", device(padding), device(k))):
+        if a != b:
+            raise TypeError(f"{who}: `padding` has {what} {a}, `k` needs {b}; convert it explicitly")
+    lead(who, **arrays, padding=padding[..., None])
     return padding[..., None]
 
 
-def finite(who: str, name: str, xp: Any, x: Any, keep: Any = None) -> None:
+def hide(keep: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Zero in place of what a padded token holds, be it nan."""
+    return arrays if keep is None else tuple(array_namespace(x).where(keep, x, array_namespace(x).zeros_like(x)) for x in arrays)
+
+
+def finite(who: str, name: str, xp: Any, x: Any, keep: Any = None, axes: tuple[str, ...] = ("token", "column")) -> None:
     """Refuse nan and inf (in tokens that count), and say where the first one stands."""
     bad = ~xp.isfinite(x) if keep is None else ~xp.isfinite(x) & keep
     if known(xp.any(bad)):
-        raise ValueError(f"{who}: `{name}` must be finite, got {locate(bad)}")
+        raise ValueError(f"{who}: `{name}` must be finite, got nan or inf at {locate(bad, axes)}")
 
 
-def locate(bad: Any) -> str:
-    """The first True of (..., n, width), in words."""
+def locate(bad: Any, axes: tuple[str, ...]) -> str:
+    """The first True, in words: `axes` names the last axes, before them are heads."""
     index = first(bad)
-    where = f"token {index[-2]}, column {index[-1]}" if len(index) > 1 else f"index {index}"
-    return f"nan or inf at {where}" + (f", head {index[:-2]}" if len(index) > 2 else "")
+    head, tail = index[: len(index) - len(axes)], index[len(index) - len(axes) :]
+    return ", ".join([f"{axis} {i}" for axis, i in zip(axes, tail, strict=True)] + ([f"head {head}"] if head else []))
 
 
 def first(bad: Any) -> tuple[int, ...]:
@@ -122,23 +158,20 @@ def first(bad: Any) -> tuple[int, ...]:
     return tuple(index)
 
 
-def divide(who: str, numerator: Any, denominator: Any) -> Any:
+def divide(who: str, numerator: Any, denominator: Any, formula: str = "φ(q)·z") -> Any:
     """numerator (..., n, m) / denominator (..., n, 1); says which token and head divides by zero or overflows."""
     xp = array_namespace(numerator)
     zero = xp.singular(denominator) if isinstance(xp, ArraySystem) else denominator == 0
     if known(xp.any(zero)):
-        *head, token, _ = first(zero)
-        raise ZeroDenominator(
-            f"{who}: the denominator φ(q)·z is zero at token {token}" + (f", head {tuple(head)}" if head else "") + " (no ε is added)"
-        )
-    o = numerator / denominator
-    return whole(who, o)
-
-
-def whole(who: str, o: Any) -> Any:
-    """The output, if it is finite."""
-    xp = array_namespace(o)
-    bad = ~xp.isfinite(o)
-    if known(xp.any(bad)):
-        raise NotFinite(f"{who}: the output overflows {system_of(o).name}: {locate(bad)}")
+        raise ZeroDenominator(f"{who}: the denominator {formula} is zero at {locate(zero[..., 0], ('token',))} (no ε is added)")
+    o = whole(who, "the output", numerator / denominator)
+    whole(who, f"the denominator {formula}", denominator)  # inf would make the output 0, silently
     return o
+
+
+def whole(who: str, name: str, x: Any, axes: tuple[str, ...] = ("token", "column")) -> Any:
+    """A result, if it is finite."""
+    bad = ~array_namespace(x).isfinite(x)
+    if known(array_namespace(x).any(bad)):
+        raise NotFinite(f"{who}: {name} overflows {system_of(x).name}: nan or inf at {locate(bad, axes)}")
+    return x

@@ -14,9 +14,9 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from .errors import NotDefined
-from .feature_maps import identity
+from .feature_maps import identity, pair
 from .rope import Rope, rotate
-from .shapes import namespace, shape
+from .shapes import check_padding, finite, hide, instance, integer, lead, namespace, scalar, shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,22 +27,86 @@ class State:
     z: Any
     position: int = 0
 
+    def __post_init__(self) -> None:
+        integer("State", "position", self.position)
+
+
+@dataclass(frozen=True, eq=False)
+class KVCache:
+    """All keys (turned, if there is RoPE) and values so far, which of them count, and where the next token is read."""
+
+    k: Any
+    v: Any
+    keep: Any
+    position: int
+
+    def __post_init__(self) -> None:
+        integer("KVCache", "position", self.position)
+
 
 def no_text(like: Any, r: int, m: int, *, lead: tuple[int, ...] = (), position: int = 0) -> State:
     """The state of no text, in the numbers of the array `like`."""
-    for name, value in (("r", r), ("m", m)):
-        if not isinstance(value, int) or value < 0:
-            raise ValueError(f"no_text: `{name}` must be an integer ≥ 0, got {value!r}")
-    xp = array_namespace(like)
+    for name, value in (("r", r), ("m", m), *(("lead", n) for n in lead)):
+        integer("no_text", name, value, least=0)
+    xp = namespace("no_text", like=like)
     S, z = (xp.zeros((*lead, *tail), dtype=like.dtype, device=device(like)) for tail in ((r, m), (r,)))
     return State(S, z, position)
 
 
-def check(who: str, state: State, like: Any, r: int, m: int) -> None:
-    namespace(who, q=like, S=state.S, **({} if state.z is None else {"z": state.z}))
-    shape(who, "state.S", state.S, r, m, like="(features, values)")
-    if state.z is not None:
-        shape(who, "state.z", state.z, r, like="(features)")
+def check(who: str, name: str, state: State, r: int, m: int, **like: Any) -> tuple[int, ...]:
+    """Refuse a state that does not go with r features, m values and these arrays; the leading axes of all of them."""
+    S = f"{name}.S"
+    xp = namespace(who, **like, **{S: state.S})
+    shape(who, S, state.S, r, m, like="(features, values)")
+    finite(who, S, xp, state.S, axes=("feature", "column"))
+    if state.z is None:
+        return lead(who, **like, **{S: state.S})
+    z = f"{name}.z"
+    namespace(who, **like, **{z: state.z})
+    shape(who, z, state.z, r, like="(features)")
+    finite(who, z, xp, state.z, axes=("feature",))
+    return lead(who, **like, **{S: state.S, z: state.z[..., None]})
+
+
+def features(q: Any, k: Any, /, *, phi: Any = identity, rope: Rope | None = None, position: int = 0) -> tuple[Any, Any, Any, Any]:
+    """(fq, fk, gq, gk): the features of numerator and denominator, for tokens read from `position` on."""
+    namespace("features", q=q, k=k)
+    shape("features", "k", k, q.shape[-2], "width", like="to match `q`")
+    phi_q, phi_k = pair("features", phi)
+    at = range(position, position + q.shape[-2])
+    if rope is not None:
+        instance("features", "rope", rope, Rope)
+    if rope is not None and rope.placement == "before":
+        q, k = rope(q, at), rope(k, at)
+    gq, gk = phi_q(q), phi_k(k)
+    namespace("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
+    shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
+    shape("features", "phi_q(q)", gq, q.shape[-2], gk.shape[-1], like="to match phi_k(k)")
+    if rope is not None and rope.placement == "after":
+        return rope(gq, at), rope(gk, at), gq, gk
+    return gq, gk, gq, gk
+
+
+def absorb(state: State, k: Any, v: Any, /, *, phi: Any = identity, rope: Rope | None = None, padding: Any = None) -> State:
+    """The state after reading more text, with no query: what linear_attention returns beside its output.
+
+        S' = S + Σ_s φ(k_s) v_sᵀ      z' = z + Σ_s φ(k_s)      position' = position + n
+
+    phi : φ, or the pair (φ_q, φ_k), of which φ_k is used.   Needs ring
+    """
+    xp = namespace("absorb", k=k, v=v)
+    shape("absorb", "k", k, "tokens", "width")
+    shape("absorb", "v", v, k.shape[-2], "values", like="to match `k`")
+    instance("absorb", "state", state, State)
+    keep = check_padding("absorb", padding, k=k, v=v)
+    for name, x in (("k", k), ("v", v)):
+        finite("absorb", name, xp, x, keep)
+    _, phi_k = pair("absorb", phi)
+    _, fk, _, gk = features(k, k, phi=phi_k, rope=rope, position=state.position)
+    fk, gk, v = hide(keep, fk, gk, v)
+    check("absorb", "state", state, fk.shape[-1], v.shape[-1], k=fk, v=v)
+    z = None if state.z is None else state.z + xp.sum(gk, axis=-2)
+    return State(state.S + xp.matrix_transpose(fk) @ v, z, state.position + k.shape[-2])
 
 
 def shift(state: State, by: int, *, rope: Rope | None = None, phi: Any = None) -> State:
@@ -51,11 +115,14 @@ def shift(state: State, by: int, *, rope: Rope | None = None, phi: Any = None) -
     RoPE before the kernel keeps φ(R_s k_s) in the state, which turns linearly only for φ = identity (z turns too).
     Converting a prompt of M tokens ends with shift(state, −M): the input then starts where the prompt did.
     """
-    if by == 0 or rope is None:
+    instance("shift", "state", state, State)
+    if integer("shift", "by", by) == 0 or rope is None:
         return replace(state, position=state.position + by)
+    instance("shift", "rope", rope, Rope)
     if rope.placement == "before":
-        if phi is not identity:
-            name = getattr(phi, "__name__", "this feature map")
+        phi_k = pair("shift", phi)[1]
+        if phi_k is not identity:
+            name = getattr(phi_k, "__name__", "this feature map")
             raise NotDefined(f"shift: RoPE stands before the kernel and {name} is not rotation-covariant; keep running positions")
         z = None if state.z is None else _turn(state.z[..., None], by, rope)[..., 0]
         return State(_turn(state.S, by, rope), z, state.position + by)
@@ -75,23 +142,29 @@ def join(a: State, b: State, *, rope: Rope | None = None, phi: Any = None, origi
 
     S = S_a + R_{p_a − origin} S_b      z = z_a + z_b      position = p_a + p_b − origin
     """
+    for name, state in (("a", a), ("b", b)):
+        instance("join", name, state, State)
     b = shift(b, a.position - origin, rope=rope, phi=phi)
     return _add("join", a, b, 1, b.position)
 
 
 def remove(whole: State, b: State, *, rope: Rope | None = None, phi: Any = None, origin: int = 0) -> State:
     """Takes the last text out again: remove(join(a, b), b) = a."""
+    for name, state in (("whole", whole), ("b", b)):
+        instance("remove", name, state, State)
     start = whole.position - (b.position - origin)
     return _add("remove", whole, shift(b, start - origin, rope=rope, phi=phi), -1, start)
 
 
 def _add(who: str, a: State, b: State, sign: int, position: int) -> State:
     if (a.z is None) != (b.z is None):
-        raise ValueError(f"{who}: both states or neither must have z")
-    namespace(who, a=a.S, b=b.S)
+        raise ValueError(f"{who}: `b` must have z exactly if the other state has it, got z in {'`b`' if a.z is None else 'the other'} only")
+    check(who, "b", b, *a.S.shape[-2:], **{"a.S": a.S})
     return State(a.S + sign * b.S, None if a.z is None else a.z + sign * b.z, position)
 
 
 def scale(state: State, strength: Any) -> State:
     """A past that counts `strength` times: λS, λz."""
+    instance("scale", "state", state, State)
+    scalar("scale", "strength", strength, S=state.S)
     return State(strength * state.S, None if state.z is None else strength * state.z, state.position)

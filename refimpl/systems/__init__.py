@@ -63,19 +63,24 @@ def balls(digits: int, maker: str | None = None) -> Balls:
 def system(name: str) -> System:
     """A system by name: "float64", "torch bfloat16", "mpmath(50)", "Q", "GF(10007)", "balls(30)", "rounded(bfloat16)"."""
     word, _, argument = name.strip().removesuffix(")").partition("(")
-    if " " in word:
-        return Float(*word.split())
+    if len(words := word.replace(" on ", " ").split()) in (2, 3):
+        return Float(*words)
     makers: dict[str, Callable[[], System]] = {
         "Q": lambda: QQ,
-        "GF": lambda: GF(int(argument or 2**61 - 1)),
-        "mpmath": lambda: MP(int(argument or 50)),
-        "balls": lambda: balls(int(argument or 30)),
+        "GF": lambda: GF(_integer(name, argument, 2**61 - 1)),
+        "mpmath": lambda: MP(_integer(name, argument, 50)),
+        "balls": lambda: balls(_integer(name, argument, 30)),
         "rounded": lambda: Rounded(argument or "bfloat16"),
-        "float64": Float,
-        "float32": lambda: Float("numpy", "float32"),
+        **{dtype: functools.partial(Float, "numpy", dtype) for dtype in ("float64", "float32", "float16")},
     }
     choose("system", "name", word, makers)
     return makers[word]()
+
+
+def _integer(name: str, argument: str, default: int) -> int:
+    if argument and not argument.isdecimal():
+        raise ValueError(f"system: `name` must have an integer in its brackets, got {name!r}")
+    return int(argument or default)
 
 
 def system_of(x: Any) -> System:

@@ -8,8 +8,12 @@ every plane. A system adds arithmetic: `lift`, `add`, `neg`, `mul`, `div`, `eq` 
 
 from __future__ import annotations
 
+import functools
+import math
+import numbers
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -33,6 +37,12 @@ class System:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.name == other.name  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def convert(self, values: Any) -> Any:
         raise NotImplementedError
@@ -61,30 +71,39 @@ def fractions(values: Any, who: str) -> np.ndarray:
     if isinstance(values, Array):
         return values.system.fractions(values)
     a = host(values)
-    if a.dtype.kind == "V":  # ml_dtypes' small floats: all of them fit in float64
+    if a.dtype.kind == "V" and a.dtype.isbuiltin == 2:  # ml_dtypes' small numbers: all of them fit in float64
         a = a.astype(np.float64)
     if a.dtype.kind not in "biufO":
         raise TypeError(f"{who}: cannot convert numbers of dtype {a.dtype}")
-    if a.dtype.kind == "f" and not np.isfinite(a).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
-        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite")
-    return elementwise(as_fraction, a.astype(object))
+    a = a.astype(object)
+    try:
+        return elementwise(as_fraction, a)
+    except (AttributeError, ValueError, OverflowError):
+        at = first(elementwise(lambda x: not (isinstance(x, numbers.Real) and math.isfinite(x)), a).astype(bool))
+        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite and real") from None
+
+
+def first(bad: np.ndarray) -> tuple[int, ...]:
+    """Index of the first True."""
+    return tuple(int(i) for i in np.argwhere(bad)[0])
 
 
 def host(x: Any) -> np.ndarray:
     """A copy in NumPy, from whatever device: the one explicit way home."""
-    if hasattr(x, "detach"):  # torch, whose bfloat16 NumPy does not know
+    if hasattr(x, "detach"):  # torch, some of whose dtypes NumPy does not know
         x = x.detach().cpu()
-        return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+        return (x.float() if str(x.dtype).startswith(("torch.bfloat16", "torch.float8")) else x).numpy()
     if hasattr(x, "get") and hasattr(x, "__cuda_array_interface__"):
         return x.get()
     if type(x).__module__.startswith("array_api_strict"):
         return np.from_dlpack(x.to_device(x.__array_namespace__().Device("CPU_DEVICE")))
-    return np.asarray(x)
+    return np.asarray(x, dtype=object if isinstance(x, list | tuple) else None)  # NumPy would round mixed integers to float64
 
 
 def as_fraction(x: Any) -> Fraction:
-    return Fraction(*x.as_integer_ratio()) if hasattr(x, "as_integer_ratio") else Fraction(x)
+    """One number, exactly; with Python's own integers inside, whatever integers came."""
+    n, d = x.as_integer_ratio() if hasattr(x, "as_integer_ratio") else (x.numerator, x.denominator)
+    return Fraction(int(n), int(d))
 
 
 def elementwise(f: Callable, *arrays: Any) -> np.ndarray:
@@ -163,6 +182,9 @@ class Array:
     def __matmul__(self, other: Any) -> Array:
         return self.system.matmul(self, other)
 
+    def __rmatmul__(self, other: Any) -> Array:
+        return self.system.coerce("matmul", other) @ self
+
     def __eq__(self, other: Any) -> Any:  # type: ignore[override]
         return self.system.compare("eq", self, other)
 
@@ -224,6 +246,12 @@ class ArraySystem(System):
         """The entries as exact rationals."""
         raise NotDefined(f"numbers of {self.name} are not rationals")
 
+    def refuse_zero(self, y: Planes) -> None:
+        """For a `div` that has no answer to a zero."""
+        zero = self.singular(self.wrap(y))
+        if zero.any():
+            raise ZeroDivisionError(f"division by zero in {self.name} at index {first(zero)}")
+
     # Handle: conversion, equality.
 
     def wrap(self, planes: Planes) -> Array:
@@ -231,17 +259,18 @@ class ArraySystem(System):
 
     def convert(self, values: Any) -> Array:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ as an array of this system."""
-        if isinstance(values, Array) and values.system is self:
+        if isinstance(values, Array) and values.system == self:
             return values
         return self.wrap(self.lift(fractions(values, f"{self.name}.convert")))
 
     def coerce(self, verb: str, other: Any) -> Array:
-        if isinstance(other, Array) and other.system is self:
+        if isinstance(other, Array) and other.system == self:
             return other
         if isinstance(other, int | Fraction) and not isinstance(other, bool):
             return self.convert(other)
         if isinstance(other, float):
-            raise TypeError(f"{other} is a float; {self.name} takes {Fraction(other)!r}")
+            takes = repr(Fraction(other)) if math.isfinite(other) else "finite numbers"
+            raise TypeError(f"{other} is a float; {self.name} takes {takes}")
         kind = other.system.name if isinstance(other, Array) else type(other).__name__
         raise TypeError(f"cannot {verb} {self.name} and {kind}; convert one of them explicitly")
 
@@ -267,11 +296,19 @@ class ArraySystem(System):
     def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None) -> Array:
         return self.convert(x)
 
+    @functools.cached_property
+    def _zero(self) -> Array:
+        return self.convert(0)
+
+    @functools.cached_property
+    def _one(self) -> Array:
+        return self.convert(1)
+
     def zeros(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
-        return self.broadcast_to(self.convert(0), shape)
+        return self.broadcast_to(self._zero, shape)
 
     def ones(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
-        return self.broadcast_to(self.convert(1), shape)
+        return self.broadcast_to(self._one, shape)
 
     def zeros_like(self, x: Array, /) -> Array:
         return self.zeros(x.shape)
@@ -310,11 +347,16 @@ class ArraySystem(System):
 
     # Namespace: arithmetic.
 
-    def matmul(self, x: Array, y: Any) -> Array:
-        """Σ_k x[..., k] y[k, ...], one term after the other."""
+    def factor(self, x: Array, y: Any) -> Array:
+        """y as the right factor of a matrix product."""
         y = self.coerce("matmul", y)
         if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-2]:
             raise ValueError(f"matmul: cannot multiply shapes {x.shape} and {y.shape}")
+        return y
+
+    def matmul(self, x: Array, y: Any) -> Array:
+        """Σ_k x[..., k] y[k, ...], one term after the other."""
+        y = self.factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         total = self.zeros((*lead, x.shape[-2], y.shape[-1]))
         for i in range(x.shape[-1]):
@@ -385,6 +427,7 @@ class ObjectSystem(ArraySystem):
         return (x[0] * y[0],)
 
     def div(self, x: Planes, y: Planes) -> Planes:
+        self.refuse_zero(y)
         return (x[0] / y[0],)
 
     def less(self, x: Planes, y: Planes) -> np.ndarray:
@@ -394,9 +437,15 @@ class ObjectSystem(ArraySystem):
         """base^exponent for two objects of a real system."""
         raise NotImplementedError
 
+    def guard(self, bits: int) -> AbstractContextManager:
+        """A stretch of work with that many bits to spare, where a system can spare them."""
+        return nullcontext()
+
     def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Any, Any]:
         if "real" not in self.can:
             return super().angles(frequencies, positions)
-        theta = np.array([self.power(self.number(b), self.number(e)) for b, e in frequencies], dtype=object)
-        angle = self.wrap((np.asarray(positions).astype(object)[..., None] * theta,))
+        p = np.asarray(positions).astype(object)[..., None]
+        with self.guard(int(abs(p).max(initial=0)).bit_length()):
+            theta = np.array([self.power(self.number(b), self.number(e)) for b, e in frequencies], dtype=object)
+            angle = self.wrap((p * theta,))
         return self.cos(angle), self.sin(angle)

@@ -40,6 +40,7 @@ class Degrees(ArraySystem):
 
     def div(self, x: Planes, y: Planes) -> Planes:
         """(a/b)/(c/d) = ad/bc"""
+        self.refuse_zero(y)
         n = x[0] + y[1]
         return n, np.where(n == -math.inf, 0, x[1] + y[0])
 

@@ -39,10 +39,11 @@ class Dependencies(ArraySystem):
 
     def mul(self, x: Planes, y: Planes) -> Planes:
         nonzero = x[1] & y[1]
-        return np.where(nonzero, x[0] | y[0], 0), nonzero
+        return _where(nonzero, x[0] | y[0]), nonzero
 
     def div(self, x: Planes, y: Planes) -> Planes:
-        return np.where(x[1], x[0] | y[0], 0), x[1]
+        nonzero = x[1] & np.ones_like(y[1])
+        return _where(nonzero, x[0] | y[0]), nonzero
 
     def maximum(self, x: Array, y: Array) -> Array:
         return x + y
@@ -56,3 +57,7 @@ class Dependencies(ArraySystem):
     def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
         shape = (*np.asarray(positions).shape, len(frequencies))
         return self.ones(shape), self.ones(shape)
+
+
+def _where(nonzero: Any, sets: Any) -> np.ndarray:
+    return np.where(nonzero, np.asarray(sets, dtype=object), 0)

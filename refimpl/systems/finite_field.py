@@ -53,9 +53,7 @@ class FiniteField(ArraySystem):
             return (a * b - quotient * np.int64(self.p)) % self.p
 
     def div(self, x: Planes, y: Planes) -> Planes:
-        if np.any(y[0] == 0):
-            at = tuple(int(i) for i in np.argwhere(y[0] == 0)[0])
-            raise ZeroDivisionError(f"division by zero in {self.name} at index {at}")
+        self.refuse_zero(y)
         inverse = elementwise(lambda a: pow(a, -1, self.p), y[0].astype(object)).astype(np.int64)
         return self.mul(x, (inverse,))
 
@@ -65,9 +63,7 @@ class FiniteField(ArraySystem):
 
     def matmul(self, x: Array, y: Any) -> Array:
         """Digit by digit in float64: each digit product stays below 2⁵³, so BLAS is exact, in any order."""
-        y = self.coerce("matmul", y)
-        if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-2]:
-            raise ValueError(f"matmul: cannot multiply shapes {x.shape} and {y.shape}")
+        y = self.factor(x, y)
         bits = (53 - max(1, x.shape[-1]).bit_length()) // 2
         shifts = range(0, self.p.bit_length(), bits)
         a, b = ([((z.planes[0] >> s) & ((1 << bits) - 1)).astype(np.float64) for s in shifts] for z in (x, y))

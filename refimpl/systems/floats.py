@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import math
+import warnings
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from .array import System, fractions
-from .rounded import round_to
+from ..errors import choose
+from .array import System, elementwise, fractions
+from .rounded import FORMATS, nearest, round_to
 
 # library: the extra that installs it
 LIBRARIES = {"numpy": "", "torch": "torch", "jax.numpy": "jax", "cupy": "cupy", "array_api_strict": "test"}
+
+
+def dtype_name(dtype: Any) -> str:
+    """ "float32", in whatever way a library spells it."""
+    return str(getattr(dtype, "__name__", dtype)).split(".")[-1]
 
 
 class Float(System):
@@ -22,20 +31,34 @@ class Float(System):
         from array_api_compat import array_namespace
 
         library = {"jax": "jax.numpy"}.get(library, library)
-        if library not in LIBRARIES:
-            raise ValueError(f"Float: library must be one of {', '.join(LIBRARIES)}, got {library!r}")
+        choose("Float", "library", library, LIBRARIES)
         try:
             module = importlib.import_module(library)
         except ImportError as error:
             raise ImportError(f"{library} is not installed: pip install 'refimpl[{LIBRARIES[library]}]'") from error
-        if not hasattr(module, dtype):
-            raise ValueError(f"Float: {library} has no dtype {dtype!r}")
-        self._set(array_namespace(module.zeros(0)), getattr(module, dtype), device, library)
+        if isinstance(device, str) and library == "array_api_strict":
+            device = module.Device(device)
+        if isinstance(device, str) and library == "jax.numpy":
+            device = importlib.import_module("jax").devices(device)[0]
+        xp = array_namespace(module.zeros(0))
+        wanted = getattr(module, dtype, None)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # JAX's, on giving less than was asked
+                got = xp.zeros(0, dtype=wanted).dtype
+            floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
+        except TypeError:
+            floating = False
+        if not floating:
+            raise ValueError(f"Float: {library} has no floating dtype {dtype!r}")
+        if got != wanted:
+            raise ValueError(f"Float: {library} makes {got} of {dtype!r} here; for JAX, set jax_enable_x64 first")
+        self._set(xp, wanted, device, library)
 
     def _set(self, xp: Any, dtype: Any, device: Any, library: str) -> None:
         self.xp, self.dtype, self.device = xp, dtype, device
-        kind = str(getattr(dtype, "__name__", dtype)).removeprefix(library + ".")
-        self.name = f"{library} {kind}" + ("" if device in (None, "cpu") else f" on {device}")
+        self.kind = dtype_name(dtype)
+        self.can = System.can - ({"ordered"} if "complex" in self.kind else set())
+        self.name = f"{library} {self.kind}" + ("" if device is None or "cpu" in str(device).lower() else f" on {device}")
 
     @classmethod
     def of(cls, x: Any) -> Float:
@@ -50,14 +73,17 @@ class Float(System):
 
     def convert(self, values: Any) -> Any:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype, on this device."""
-        nearest = np.asarray(fractions(values, f"{self.name}.convert").astype(np.float64))
-        return self._place(nearest)
+        exact = fractions(values, f"{self.name}.convert")
+        rounded: np.ndarray = elementwise(lambda x: nearest(x, self.kind if self.kind in FORMATS else "float64"), exact).astype(np.float64)
+        if self.kind in ("longdouble", "float128"):  # two float64 hold what one cannot
+            rest = elementwise(lambda x, y: float(x - Fraction(y)) if abs(y) < math.inf else 0.0, exact, rounded)
+            rounded = rounded.astype(np.longdouble) + rest.astype(np.float64)
+        return self._place(rounded)
 
     def _place(self, host: np.ndarray) -> Any:
         """Round float64 to this dtype on the host, then hand it over in the narrowest dtype that every library takes."""
-        name = str(self.dtype).removeprefix("torch.")
-        if name in ("float32", "float16", "bfloat16"):
-            host = round_to(host, name).astype(np.float32)
+        if self.kind in ("float32", "float16", "bfloat16"):
+            host = round_to(host, self.kind).astype(np.float32)
         return self.xp.astype(self.xp.asarray(host, device=self.device), self.dtype)
 
     def equal(self, x: Any, y: Any) -> bool:
@@ -73,21 +99,31 @@ class Float(System):
 
 
 def host_angles(frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin of pθ in float64, right to about 2⁻⁵² at any position below 2⁵³.
+    """cos and sin of pθ in float64, right to 2⁻⁵¹ at any position up to 2⁵³, for θ up to 2⁶⁴.
 
     θ/2π = T/2⁶⁴ + τ with T an integer: p T modulo 2⁶⁴ is what uint64 computes, so whole turns drop out without rounding.
+    Quarter turns drop out next, and what is left is small: |angle| < 0.8, wrong by < 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
     """
+    whole, part = _turns(tuple(frequencies))
+    p = np.asarray(positions, dtype=np.int64)[..., None]
+    with np.errstate(over="ignore"):
+        turned = (p.astype(np.uint64) * whole).astype(np.int64)
+        quarter = (turned + 2**61) >> 62
+        rest = turned - (quarter << 62)
+    angle = (rest + p * part) * (2 * np.pi / 2**64)
+    c, s = np.cos(angle), np.sin(angle)
+    return np.choose(quarter % 4, [c, -s, -c, s]), np.choose(quarter % 4, [s, c, -s, -c])
+
+
+@functools.cache
+def _turns(frequencies: tuple[tuple[Fraction, Fraction], ...]) -> tuple[np.ndarray, np.ndarray]:
+    """T modulo 2⁶⁴ and 2⁶⁴ τ, for each θ."""
     import mpmath
 
     ctx = mpmath.MPContext()
     ctx.prec = 200
-    turns = [
-        ctx.ldexp(ctx.power(ctx.mpf(b.numerator) / b.denominator, ctx.mpf(e.numerator) / e.denominator) / (2 * ctx.pi), 64)
-        for b, e in frequencies
-    ]
+    theta = [ctx.power(*(ctx.mpf(x.numerator) / x.denominator for x in pair)) for pair in frequencies]
+    turns = [ctx.ldexp(t / (2 * ctx.pi), 64) for t in theta]
     whole = [int(ctx.nint(t)) for t in turns]
-    p = np.asarray(positions, dtype=np.int64)[..., None]
-    with np.errstate(over="ignore"):
-        turned = (p.astype(np.uint64) * np.array([w % 2**64 for w in whole], dtype=np.uint64)).astype(np.int64)
-    angle = (turned + p * np.array([float(t - w) for t, w in zip(turns, whole, strict=True)])) * (2 * np.pi / 2**64)
-    return np.cos(angle), np.sin(angle)
+    part = [float(t - w) for t, w in zip(turns, whole, strict=True)]
+    return np.array([w % 2**64 for w in whole], dtype=np.uint64), np.array(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from fractions import Fraction
 from typing import Any
 
@@ -35,8 +36,11 @@ class Multiprecision(ObjectSystem):
         return elementwise(self.ctx.isfinite, x.planes[0]).astype(bool)
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
-        """Uniform over the multiples of 2⁻⁵³ in [-1, 1)."""
+        """Uniform over the multiples of 2⁻⁵² in [-1, 1)."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
+
+    def guard(self, bits: int) -> AbstractContextManager:
+        return self.ctx.extraprec(bits + 8)
 
     def power(self, base: Any, exponent: Any) -> Any:
         return self.ctx.power(base, exponent)

@@ -1,7 +1,7 @@
 """Low precision, modelled: float64 numbers rounded to a narrow format at named points.
 
     inputs        `convert` always rounds
-    elementwise   + − × ÷, maximum and functions round their result
+    elementwise   + − × ÷ and functions round their result
     sums          a sum or matrix product is formed wide and rounded once
     partial       every partial sum of it is rounded (a narrow accumulator)
 
@@ -10,12 +10,14 @@ A wide state under narrow inputs is `Rounded("float32").convert(Rounded("bfloat1
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ..errors import choose
-from .array import Array, ArraySystem, Planes, as_fraction, elementwise
+from .array import Array, ArraySystem, Planes, elementwise, fractions
 
 # format: (significant bits, least and greatest binary exponent of a normal number m·2^e with ½ ≤ m < 1)
 FORMATS = {
@@ -38,6 +40,15 @@ def round_to(x: Any, format: str) -> np.ndarray:
     return np.where(np.abs(y) > largest, np.copysign(np.inf, y), y)
 
 
+def nearest(x: Fraction, format: str) -> float:
+    """The same for one exact rational, in one rounding: by way of float64 there would be two."""
+    bits, low, high = FORMATS[format]
+    e = x.numerator.bit_length() - x.denominator.bit_length()  # 2^(e-1) < |x| < 2^(e+1)
+    grid = Fraction(2) ** (max(e + (abs(x) >= Fraction(2) ** e), low) - bits)
+    y = round(x / grid) * grid
+    return float(y) if abs(y) < 2**high else math.inf * (1 if x > 0 else -1)
+
+
 class Rounded(ArraySystem):
     dtypes = (np.float64,)
 
@@ -52,10 +63,10 @@ class Rounded(ArraySystem):
         return round_to(x, self.format) if point in self.points else x
 
     def lift(self, fractions: np.ndarray) -> Planes:
-        return (round_to(fractions.astype(np.float64), self.format),)
+        return (elementwise(lambda x: nearest(x, self.format), fractions),)
 
     def fractions(self, x: Array) -> np.ndarray:
-        return elementwise(as_fraction, x.planes[0].astype(object))
+        return fractions(x.planes[0], self.name)
 
     def add(self, x: Planes, y: Planes) -> Planes:
         return (self._at("elementwise", x[0] + y[0]),)
@@ -72,6 +83,9 @@ class Rounded(ArraySystem):
     def less(self, x: Planes, y: Planes) -> np.ndarray:
         return x[0] < y[0]
 
+    def maximum(self, x: Array, y: Array) -> Array:
+        return self.wrap((np.maximum(x.planes[0], y.planes[0]),))
+
     def isfinite(self, x: Array) -> np.ndarray:
         return np.isfinite(x.planes[0])
 
@@ -87,7 +101,7 @@ class Rounded(ArraySystem):
         return self.wrap((np.expand_dims(total, axis) if keepdims else total,))
 
     def matmul(self, x: Array, y: Any) -> Array:
-        a, b = x.planes[0], self.coerce("matmul", y).planes[0]
+        a, b = x.planes[0], self.factor(x, y).planes[0]
         if "partial" not in self.points:
             return self.wrap((self._at("sums", a @ b),))
         products = self.wrap((a[..., :, :, None] * b[..., None, :, :],))

@@ -1,19 +1,28 @@
 """Analysis: (value, running error bound). The float computation itself, carrying a bound on its distance from the truth.
 
-The standard model: fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u, plus the least subnormal where a product underflows; sums and
-products of matrices in any order, with γ_K = Ku/(1−Ku). exp, sqrt, cos, sin are assumed good to 4 units in the last place.
-An error of inf says that nothing is known: VACUOUS.
+The bound e holds not for this execution v alone but for every one v' of the same program, with sums in any order, on any library
+that keeps to the standard model: fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u, gradual underflow, exp, sqrt, cos, sin within 4 units in the
+last place. So the truth V is within |v| + e, another execution within |v| + 2e, and these are the sizes that appear below.
+γ_K = Ku/(1−Ku). An error of inf says that nothing is known: VACUOUS.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from .array import Array, ArraySystem, Planes, as_fraction, elementwise
+from ..errors import NotDefined
+from .array import Array, ArraySystem, Planes, elementwise, fractions
+from .rounded import nearest
 
-UP = 1 + 2.0**-40  # pays for the rounding of the error terms themselves, which float64 forms from few operations
+# Errors are float64 too. UP pays for the rounding of the few operations that form one; K terms summed cost another (1 + K 2⁻⁵⁰).
+UP = 1 + 2.0**-40
+LEAST = 2.0**-1074
 LIBM = 8  # 4 units in the last place, in units of u
 
 
@@ -23,19 +32,27 @@ class RunningError(ArraySystem):
             raise ValueError(f"RunningError: dtype must be float64, float32 or float16, got {dtype!r}")
         info = np.finfo(dtype)
         self.dtypes = (np.dtype(dtype), np.float64)
-        self.u, self.tiny = float(info.eps) / 2, float(info.smallest_subnormal)
+        # A result that underflows is wrong by half the least number, a function by 4 of it; the terms of its error likewise.
+        self.u, self.tiny = float(info.eps) / 2, LIBM * float(info.smallest_subnormal)
         self.name = f"{dtype} with running error"
 
     def gamma(self, k: int) -> float:
-        return k * self.u / (1 - k * self.u) if k * self.u < 1 else np.inf
+        return k * self.u / (1 - k * self.u) if k * self.u < 1 else math.inf
 
     def lift(self, fractions: np.ndarray) -> Planes:
-        value = fractions.astype(np.float64).astype(self.dtypes[0])
-        error = elementwise(lambda x, y: float(abs(x - as_fraction(y))) * UP, fractions, value.astype(object))
-        return value, error
+        value = elementwise(lambda x: nearest(x, self.dtypes[0].name), fractions)
+        return value, elementwise(_distance, fractions, value)
+
+    def convert(self, values: Any) -> Array:
+        """Numbers with the error of rounding them; those of another running error bring theirs along."""
+        x = super().convert(values)
+        if isinstance(values, Array) and isinstance(values.system, RunningError) and values.system != self:
+            return self.wrap((x.planes[0], (x.planes[1] + values.planes[1]) * UP))
+        return x
 
     def fractions(self, x: Array) -> np.ndarray:
-        return elementwise(as_fraction, x.planes[0].astype(object))
+        """The values, as if they had no error."""
+        return fractions(x.planes[0], self.name)
 
     def value(self, x: Array) -> np.ndarray:
         return x.planes[0]
@@ -43,11 +60,11 @@ class RunningError(ArraySystem):
     def error(self, x: Array) -> np.ndarray:
         return x.planes[1]
 
-    def _result(self, value: Any, spread: Any, roundings: float = 1.0) -> Planes:
-        """A value rounded that many times, from operands that spread that much."""
+    def _result(self, value: Any, spread: Any, roundings: int = 1, terms: int = 1) -> Planes:
+        """A value rounded that many times, from so many terms that spread that much."""
         size = np.abs(np.asarray(value, dtype=np.float64))
-        with np.errstate(invalid="ignore"):
-            error = (spread + roundings * self.u / (1 - roundings * self.u) * size + self.tiny) * UP
+        spread = spread * (1 + terms * 2.0**-50)
+        error = (spread + self.gamma(roundings) * (size + 2 * spread) + terms * self.tiny) * UP
         return value, np.where(np.isfinite(size) & ~np.isnan(error), error, np.inf)
 
     def add(self, x: Planes, y: Planes) -> Planes:
@@ -57,21 +74,32 @@ class RunningError(ArraySystem):
         return -x[0], x[1]
 
     def mul(self, x: Planes, y: Planes) -> Planes:
-        a, b = _sizes(x, y)
-        return self._result(x[0] * y[0], a * y[1] + b * x[1] + x[1] * y[1])
+        """|a'b' − AB| ≤ |A||b'−B| + |B||a'−A| + |a'−A||b'−B|"""
+        A, B = _sizes(x, y)
+        return self._result(x[0] * y[0], A * y[1] + B * x[1] + x[1] * y[1])
 
     def div(self, x: Planes, y: Planes) -> Planes:
-        a, b = _sizes(x, y)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            spread = np.where(b > y[1], (x[1] + a / b * y[1]) / (b - y[1]), np.inf)
-            return self._result(x[0] / y[0], spread)
+        """|a'/b' − A/B| ≤ (|a'−A| + |A/B||b'−B|)/|b'|"""
+        b = np.abs(y[0]).astype(np.float64)
+        A, least_B, least_b = _sizes(x, y)[0], b - y[1], b - 2 * y[1]
+        spread = np.where(least_b > 0, (x[1] + (A / least_B + LEAST) * y[1] + LEAST) / least_b, np.inf)
+        return self._result(x[0] / y[0], spread)
+
+    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+        """May the two be equal?"""
+        a, b = (np.asarray(z[0], dtype=np.float64) for z in (x, y))
+        return ~(np.abs(a - b) > (x[1] + y[1]) * UP)
 
     def less(self, x: Planes, y: Planes) -> np.ndarray:
+        if np.any(self.eq(x, y) & (x[1] + y[1] > 0)):
+            raise NotDefined(f"errors overlap, so this order is not decided in {self.name}; use maximum")
         return x[0] < y[0]
 
     def maximum(self, x: Array, y: Array) -> Array:
-        """|max(a,b) − max(a',b')| ≤ max(|a−a'|, |b−b'|)"""
-        return self.wrap((np.maximum(x.planes[0], y.planes[0]), np.maximum(x.planes[1], y.planes[1])))
+        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); where every execution agrees on the larger, its error"""
+        (a, e), (b, f) = x.planes, y.planes
+        open_order = self.eq((a, 2 * e), (b, 2 * f))
+        return self.wrap((np.maximum(a, b), np.where(open_order, np.maximum(e, f), np.where(a < b, f, e))))
 
     def singular(self, x: Array) -> np.ndarray:
         return x.planes[0] == 0
@@ -80,26 +108,28 @@ class RunningError(ArraySystem):
         return np.isfinite(x.planes[0])
 
     def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+        k = x.shape[axis]
         value, error = (np.sum(p, axis=axis, keepdims=keepdims) for p in x.planes)
-        size = np.sum(np.abs(x.planes[0]).astype(np.float64), axis=axis, keepdims=keepdims)
-        return self.wrap(self._result(value, error + self.gamma(x.shape[axis]) * size))
+        size = np.sum(np.abs(x.planes[0]) + 2 * x.planes[1], axis=axis, keepdims=keepdims, dtype=np.float64)
+        return self.wrap(self._result(value, error + self.gamma(k) * size, terms=k + 1))
 
     def matmul(self, x: Array, y: Any) -> Array:
-        y, k = self.coerce("matmul", y), x.shape[-1]
-        a, b = _sizes(x.planes, y.planes)
-        spread = a @ y.planes[1] + x.planes[1] @ b + x.planes[1] @ y.planes[1] + self.gamma(k + 1) * (a @ b) + k * self.tiny
-        return self.wrap(self._result(x.planes[0] @ y.planes[0], spread * (1 + k * 2.0**-50)))
+        y, k = self.factor(x, y), x.shape[-1]
+        (A, B), e, f = _sizes(x.planes, y.planes), x.planes[1], y.planes[1]
+        spread = A @ f + e @ B + e @ f + self.gamma(k + 1) * ((A + e) @ (B + f))
+        return self.wrap(self._result(x.planes[0] @ y.planes[0], spread, terms=k + 1))
 
     def function(self, name: str, x: Array) -> Array:
         value, error = x.planes
-        with np.errstate(over="ignore", invalid="ignore"):
-            result = getattr(np, name)(value)
-            size = np.abs(result.astype(np.float64))
-            spread = {"exp": lambda: size * (1 + LIBM * self.u) * np.expm1(error), "cos": lambda: error, "sin": lambda: error}
-            if name == "sqrt":  # |√a − √b| = |a−b|/(√a+√b), and the true number may be as small as a − error
-                low = np.maximum(value.astype(np.float64) - error, 0)
-                return self.wrap(self._result(result, error / (size + np.sqrt(low)), LIBM))
-            return self.wrap(self._result(result, spread[name](), LIBM))
+        result = getattr(np, name)(value)
+        if name == "exp":  # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|, where e^a is the result but for its own error
+            top = (np.abs(result.astype(np.float64)) / (1 - LIBM * self.u) + self.tiny) * np.exp(error)
+            return self.wrap(self._result(result, top * np.expm1(error), LIBM))
+        if name == "sqrt":  # |√a' − √A| = |a'−A|/(√a'+√A) ≤ √|a'−A|
+            wide = value.astype(np.float64)
+            slope = np.sqrt(np.maximum(wide - error, 0)) + np.sqrt(np.maximum(wide - 2 * error, 0))
+            return self.wrap(self._result(result, np.fmin(error / slope, np.sqrt(error)), LIBM))
+        return self.wrap(self._result(result, error, LIBM))  # cos and sin have slopes of at most 1
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over [-1, 1), rounded, without error."""
@@ -115,4 +145,28 @@ class RunningError(ArraySystem):
 
 
 def _sizes(x: Planes, y: Planes) -> tuple[np.ndarray, np.ndarray]:
-    return np.abs(x[0]).astype(np.float64), np.abs(y[0]).astype(np.float64)
+    """|A|, |B| at most."""
+    return np.abs(x[0]).astype(np.float64) + x[1], np.abs(y[0]).astype(np.float64) + y[1]
+
+
+def _distance(x: Fraction, value: float) -> float:
+    """|x − value|, rounded up."""
+    if math.isinf(value):
+        return math.inf
+    distance = abs(x - Fraction(value))
+    return math.nextafter(float(distance), math.inf) if distance else 0.0
+
+
+def _quietly(method: Callable) -> Callable:
+    """What overflows or has no answer shows as an error of inf, not as a warning."""
+
+    @functools.wraps(method)
+    def run(*args: Any, **options: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return method(*args, **options)
+
+    return run
+
+
+for _name in ("lift", "add", "mul", "div", "eq", "maximum", "sum", "matmul", "function"):
+    setattr(RunningError, _name, _quietly(getattr(RunningError, _name)))

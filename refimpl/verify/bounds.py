@@ -18,17 +18,18 @@ from typing import Any
 import numpy as np
 
 from ..feature_maps import identity
-from ..linear_attention import features, linear_attention, linear_attention_quadratic
+from ..linear_attention import linear_attention, linear_attention_quadratic
 from ..rope import Rope
-from ..state import State, no_text
+from ..state import State, features, no_text
 from ..systems import QQ, fractions
 from ..systems.array import elementwise
+from ..systems.floats import dtype_name
 from ..systems.rounded import FORMATS
 
 
 def unit_roundoff(dtype: Any) -> Fraction:
     """u = 2^−p for p significant bits; of a dtype of any library, or its name."""
-    name = str(getattr(dtype, "__name__", dtype)).split(".")[-1]
+    name = dtype_name(dtype)
     if name not in FORMATS:
         raise ValueError(f"unit_roundoff: `dtype` must be one of {', '.join(FORMATS)}, got {name!r}")
     return Fraction(1, 2 ** FORMATS[name][0])
@@ -70,6 +71,12 @@ def _up(bounds: np.ndarray) -> np.ndarray:
     return np.nextafter(bounds.astype(np.float64), np.where(bounds == 0, 0, math.inf))
 
 
+def _ratio(error: Fraction, bound: float) -> float:
+    if error == 0 or bound == math.inf:
+        return 0.0
+    return float(error / Fraction(bound)) if bound else math.inf
+
+
 @dataclass(frozen=True)
 class Judgement:
     """A verdict, the worst error as a fraction of its bound, where that is, and how many rows had a vacuous bound."""
@@ -91,12 +98,9 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
     error = abs(fractions(got, "judge") - want)
     if error.shape != bound.shape:
         raise ValueError(f"judge: `got` {error.shape} and `bound` {bound.shape} must have one shape")
-    size = np.max(abs(want), axis=-1, initial=0).astype(np.float64)
-    vacuous = (np.max(bound, axis=-1, initial=0) >= size) & (np.max(bound, axis=-1, initial=0) > 0)
-    ratio = elementwise(
-        lambda e, b: 0.0 if e == 0 else (math.inf if b == 0 else float(e / Fraction(b)) if b < math.inf else 0.0), error, bound
-    )
-    ratio = ratio.astype(np.float64)
+    size, most = (np.max(x, axis=-1, initial=0) for x in (abs(want).astype(np.float64), bound))
+    vacuous = (most >= size) & (most > 0)
+    ratio = elementwise(_ratio, error, bound).astype(np.float64)
     index = tuple(int(i) for i in np.unravel_index(np.argmax(ratio), ratio.shape)) if ratio.size else ()
     worst = float(ratio[index]) if index else 0.0
     if worst > 1:

@@ -1,0 +1,39 @@
+"""Low precision: what a running sum in bfloat16 forgets, and how to tell rounding from a mistake."""
+
+# %%
+# z = Σ φ(k_s), added up one token at a time, rounded to bfloat16 after every token. bfloat16 has 8 significant bits.
+from refimpl import Rounded, elu_plus_one, exact_probe, floats, linear_attention, linear_attention_chunked, linear_attention_recurrent
+
+bf16 = Rounded("bfloat16")
+for n in (64, 4096):
+    phi = elu_plus_one(bf16.random((n, 16), seed=0))
+    running = bf16.zeros((16,))
+    for t in range(n):
+        running = running + phi[t]
+    once = bf16.sum(phi, axis=0)  # formed wide, rounded at the end
+    exact = floats(phi).sum(axis=0)
+    worst, best = (abs(floats(z) / exact - 1).max() for z in (running, once))
+    print(f"{n:5} tokens: running z off by {worst:6.1%}, rounded once at the end by {best:.1%}")
+
+# %%
+# Why: once z reaches 2⁸ times a term, the term is less than half a step and is lost. Ones stop at 256.
+z = bf16.convert(0)
+for _ in range(4096):
+    z = z + 1
+print("4096 ones add up to", z.tolist())
+
+# %%
+# So is a kernel that is 1 % off broken, or only rounded? Ask it where nothing rounds: one-hot keys, small integers,
+# denominators that are powers of two. There every correct kernel must give == in every format.
+for format in ("bfloat16", "float16"):
+    probe = exact_probe(Rounded(format), n=9, r=4, m=3, layout="half", seed=1)
+    for form in (linear_attention, linear_attention_recurrent, linear_attention_chunked):
+        o, state = form(probe.q, probe.k, probe.v, **probe.options)
+        print(f"{format:9} {form.__name__:28} {probe.mismatch(o, state) or 'exact'}")
+        assert probe.mismatch(o, state) is None
+
+# %%
+# And a mistake is no longer hidden by rounding: read with one position too many.
+wrong = {**probe.options, "state": type(state)(probe.options["state"].S, probe.options["state"].z, 4)}
+o, state = linear_attention_recurrent(probe.q, probe.k, probe.v, **wrong)
+print("off by one position:", probe.mismatch(o, state))

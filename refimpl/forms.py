@@ -1,0 +1,133 @@
+"""What every form of attention does around its formula: checks, φ, RoPE and padding before it, the division after it.
+
+A form is written as its formula alone and gets its public face here; `linear_attention.py` and `attention.py` hold the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from .errors import NotDefined
+from .feature_maps import identity
+from .rope import Rope
+from .shapes import check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
+from .state import KVCache, State, check, features, no_text
+from .systems import require, system_of
+
+
+def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:
+    """The face of linearized attention.
+
+    body(xp, fq, fk, gq, gk, v, S, z, P) -> num, den, S, z
+    """
+    who = body.__name__
+
+    def attention(
+        q: Any, k: Any, v: Any, /, *, phi: Any = identity, mask: str | int = "causal", normalise: bool = True,
+        rope: Rope | None = None, state: State | None = None, padding: Any = None, **own: Any,
+    ) -> tuple[Any, State]:  # fmt: skip
+        xp, P, keep = arguments(who, q, k, v, mask, padding)
+        require(system_of(q), "field" if normalise else "ring", f"{'normalised ' * normalise}linear attention")
+        if state is not None:
+            instance(who, "state", state, State)
+        fq, fk, gq, gk = features(q, k, phi=phi, rope=rope, position=0 if state is None else state.position)
+        for name, x in (("phi_q(q)", gq), ("phi_k(k)", gk)):
+            finite(who, name, xp, x, keep)
+        fk, gk, v = hide(keep, fk, gk, v)
+        start = no_text(v, fk.shape[-1], v.shape[-1]) if state is None else state
+        axes = check(who, "state", start, fk.shape[-1], v.shape[-1], k=fk, v=v)
+        if start.z is None and normalise:
+            raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)")
+        lead(who, q=fq, k=fk, v=v, **{"state.S": start.S})
+        blank = no_text(v, *start.S.shape[-2:], lead=axes)
+        S = xp.broadcast_to(start.S, blank.S.shape)
+        z = blank.z if start.z is None else xp.broadcast_to(start.z, blank.z.shape)
+
+        num, den, S, z = body(xp, fq, fk, gq, gk, v, S, z, P, **own)
+        num, den = reveal(keep, num, den)
+        o = divide(who, num, den) if normalise else whole(who, "the output", num)
+        S, z = whole(who, "S", S, ("feature", "column")), None if start.z is None else whole(who, "z", z, ("feature",))
+        return o, State(S, z, start.position + q.shape[-2])
+
+    return named(attention, body)
+
+
+def softmax_form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
+    """The face of softmax attention.
+
+    body(xp, c, q, k, v, shown, M, P) -> num, den, where k, v, shown begin with the M tokens of the cache
+    """
+    who = body.__name__
+
+    def attention(
+        q: Any, k: Any, v: Any, /, *, scale: Any = None, mask: str | int = "causal",
+        rope: Rope | None = None, cache: KVCache | None = None, padding: Any = None,
+    ) -> tuple[Any, KVCache]:  # fmt: skip
+        xp, P, keep = arguments(who, q, k, v, mask, padding)
+        require(system_of(q), "real", "softmax attention")
+        n, d = q.shape[-2:]
+        shown = xp.arange(n, device=device(q))[None, :] >= 0 if padding is None else padding[..., None, :]
+        start = KVCache(k[..., :0, :], v[..., :0, :], shown[..., :0], 0) if cache is None else cache
+        check_cache(who, start, q, v)
+        if rope is not None:
+            instance(who, "rope", rope, Rope)
+            if rope.placement != "before":
+                raise NotDefined(f"{who}: `rope` must have placement 'before' (there is no feature map), got {rope.placement!r}")
+            q, k = (rope(x, range(start.position, start.position + n)) for x in (q, k))
+        k, v = hide(keep, k, v)
+        axes = lead(who, k=k, cache=start.k, v=v)
+        lead(who, q=q, k=k, v=v, cache=start.k)
+        k, v = append(axes, start.k, k, axis=-2), append(axes, start.v, v, axis=-2)
+        shown = append(lead(who, padding=shown, cache=start.keep), start.keep, shown, axis=-1)
+        root = xp.sqrt(max(d, 1) * xp.ones((1, 1), dtype=q.dtype, device=device(q)))
+        c = 1 / root if scale is None else scalar(who, "scale", scale, q=q)
+
+        num, den = body(xp, c, q, k, v, shown, k.shape[-2] - n, P)
+        num, den = reveal(keep, num, den)
+        return divide(who, num, den, "Σ exp(c q·k)"), KVCache(k, v, shown, start.position + n)
+
+    return named(attention, body)
+
+
+def arguments(who: str, q: Any, k: Any, v: Any, mask: str | int, padding: Any) -> tuple[Any, int, Any]:
+    """Checks q, k, v, mask and padding; their namespace, the prefix length, and which tokens count, (..., n, 1)."""
+    xp = namespace(who, q=q, k=k, v=v)
+    shape(who, "q", q, "tokens", "width")
+    shape(who, "k", k, *q.shape[-2:], like="to match `q`")
+    shape(who, "v", v, q.shape[-2], "values", like="to match `q`")
+    keep = check_padding(who, padding, q=q, k=k, v=v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        finite(who, name, xp, x, keep)
+    return xp, prefix_length(who, mask, q.shape[-2]), keep
+
+
+def check_cache(who: str, cache: KVCache, q: Any, v: Any) -> None:
+    instance(who, "cache", cache, KVCache)
+    xp = namespace(who, **{"q": q, "cache.k": cache.k, "cache.v": cache.v})
+    shape(who, "cache.k", cache.k, "tokens", q.shape[-1], like="to match `q`")
+    shape(who, "cache.v", cache.v, cache.k.shape[-2], v.shape[-1], like="to match `cache.k` and `v`")
+    shape(who, "cache.keep", cache.keep, 1, cache.k.shape[-2], like="to match `cache.k`")
+    for name, x in (("cache.k", cache.k), ("cache.v", cache.v)):
+        finite(who, name, xp, x)
+
+
+def append(lead: tuple[int, ...], *pieces: Any, axis: int) -> Any:
+    xp = array_namespace(pieces[0])
+    return xp.concat([xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in pieces], axis=axis)
+
+
+def reveal(keep: Any, num: Any, den: Any) -> tuple[Any, Any]:
+    """A padded token may see nothing at all: its output is 0/1."""
+    if keep is None:
+        return num, den
+    xp = array_namespace(num)
+    return xp.where(keep, num, xp.zeros_like(num)), xp.where(keep, den, xp.ones_like(den))
+
+
+def named(attention: Callable, body: Callable) -> Callable:
+    attention.__name__ = attention.__qualname__ = body.__name__
+    attention.__doc__, attention.__module__ = body.__doc__, body.__module__
+    return attention

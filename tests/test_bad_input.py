@@ -1,0 +1,526 @@
+"""Bad input: every error of the core, word for word, and no `raise` without a case here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import traceback
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import array_api_strict as strict
+import ml_dtypes
+import numpy as np
+import pytest
+
+import refimpl as ri
+from refimpl import GF, MP, QQ, KVCache, NotDefined, NotFinite, Rope, State, ZeroDenominator, balls
+
+F = ri.Float()
+
+
+def a(*shape: int) -> np.ndarray:
+    return F.random(shape, sum(shape))
+
+
+def put(x: Any, at: Any, value: float) -> Any:
+    x = x.copy()
+    x[at] = value
+    return x
+
+
+def f32(*arrays: Any) -> list[Any]:
+    return [x.astype(np.float32) for x in arrays]
+
+
+def column(system: Any, *values: Any) -> Any:
+    return system.convert([[x] for x in values])
+
+
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+def table(width: int, like: Any = F) -> Any:
+    return ri.angle_table(like, width)
+
+
+class Integers(type(QQ)):  # type: ignore[misc]
+    name, can = "ℤ", frozenset({"ring"})
+
+
+la, chunked, soft = ri.linear_attention, ri.linear_attention_chunked, ri.softmax_attention
+n, d, m = 5, 3, 2
+q, k, v, S, z = a(n, d), a(n, d), a(n, m), a(d, m), a(d)
+Q = tuple(QQ.random(s, 1) for s in ((n, d), (n, d), (n, m)))
+keep = np.ones((1, n), dtype=bool)
+before = Rope(table(2), placement="before")
+half16 = [np.full((2, 1), 300, np.float16)] * 2
+inf, nan = float("inf"), float("nan")
+
+
+@dataclass
+class Case:
+    run: Any
+    error: type
+    message: str
+
+
+CASES: dict[str, Case] = {}
+
+
+def refused(error: type, message: str, **cases: Any) -> None:
+    CASES.update({name: Case(run, error, message) for name, run in cases.items()})
+
+
+# fmt: off
+# Shapes
+refused(ValueError, "linear_attention: `q` must have shape (..., tokens, width), got (3,)",
+        q_one_axis=lambda: la(a(d), k, v))
+refused(ValueError, "linear_attention: `k` must have shape (..., 5, 3) to match `q`, got (5, 4)",
+        k_wide=lambda: la(q, a(n, 4), v))
+refused(ValueError, "linear_attention: `k` must have shape (..., 5, 3) to match `q`, got (4, 3)",
+        k_short=lambda: la(q, a(4, d), v))
+refused(ValueError, "linear_attention: `v` must have shape (..., 5, values) to match `q`, got (4, 2)",
+        v_short=lambda: la(q, k, a(4, m)))
+refused(ValueError, "softmax_attention: `k` must have shape (..., 5, 3) to match `q`, got (5, 4)",
+        soft_k=lambda: soft(q, a(n, 4), v))
+refused(ValueError, "linear_attention: `state.S` must have shape (..., 3, 2) (features, values), got (2, 3)",
+        S_transposed=lambda: la(q, k, v, state=State(S.T, z)))
+refused(ValueError, "linear_attention: `state.z` must have shape (..., 3) (features), got (4,)",
+        z_long=lambda: la(q, k, v, state=State(S, a(4))))
+refused(ValueError, "linear_attention: leading axes (3,) of `k` must broadcast with (2,) of `q`",
+        k_heads=lambda: la(a(2, n, d), a(3, n, d), a(3, n, m)))
+refused(ValueError, "linear_attention: leading axes (3,) of `v` must broadcast with (2,) of `k`",
+        v_heads=lambda: la(a(2, n, d), a(2, n, d), a(3, n, m)))
+refused(ValueError, "linear_attention: leading axes (4,) of `state.z` must broadcast with (2,) of `k`, `v`, `state.S`",
+        z_heads=lambda: la(q, k, v, state=State(a(2, d, m), a(4, d))))
+refused(ValueError, "linear_attention: leading axes (3,) of `state.S` must broadcast with (2,) of `q`, `k`, `v`",
+        state_heads=lambda: la(a(2, n, d), k, v, state=State(a(3, d, m), a(3, d))))
+refused(ValueError, "softmax_attention: leading axes (3,) of `k` must broadcast with (2,) of `q`",
+        soft_heads=lambda: soft(a(2, n, d), a(3, n, d), a(3, n, m)))
+refused(ValueError, "linear_attention: `padding` must have shape (..., 5) to match `k`, got (4,)",
+        padding_short=lambda: la(q, k, v, padding=np.ones(4, bool)))
+refused(ValueError, "linear_attention: leading axes (2,) of `padding` must broadcast with (3,) of `q`, `k`, `v`",
+        padding_heads=lambda: la(a(3, n, d), a(3, n, d), a(3, n, m), padding=np.ones((2, n), bool)))
+refused(ValueError, "features: `phi_k(k)` must have shape (..., 5, features) to match `k`, got (2, 3)",
+        phi_drops_tokens=lambda: la(q, k, v, phi=lambda x: x[..., :2, :]))
+refused(ValueError, "features: `phi_q(q)` must have shape (..., 5, 2) to match phi_k(k), got (5, 3)",
+        phi_widths=lambda: la(q, k, v, phi=(ri.identity, lambda x: x[..., :2])))
+refused(ValueError, "features: `k` must have shape (..., 5, width) to match `q`, got (4, 3)",
+        features_k=lambda: ri.features(q, a(4, d)))
+refused(ValueError, "join: `b.S` must have shape (..., 3, 2) (features, values), got (4, 2)",
+        join_widths=lambda: ri.join(State(S, z), State(a(4, m), a(4))))
+refused(ValueError, "absorb: `k` must have shape (..., tokens, width), got (3,)",
+        absorb_k=lambda: ri.absorb(State(S, z), a(d), v))
+refused(ValueError, "absorb: `v` must have shape (..., 5, values) to match `k`, got (4, 2)",
+        absorb_v=lambda: ri.absorb(State(S, z), k, a(4, m)))
+refused(ValueError, "absorb: `state.S` must have shape (..., 4, 2) (features, values), got (3, 2)",
+        absorb_S=lambda: ri.absorb(State(S, z), a(n, 4), v))
+refused(ValueError, "softmax_attention: `cache.k` must have shape (..., tokens, 3) to match `q`, got (5, 4)",
+        cache_k=lambda: soft(q, k, v, cache=KVCache(a(n, 4), v, keep, n)))
+refused(ValueError, "softmax_attention: `cache.v` must have shape (..., 5, 2) to match `cache.k` and `v`, got (4, 2)",
+        cache_v=lambda: soft(q, k, v, cache=KVCache(k, a(4, m), keep, n)))
+refused(ValueError, "softmax_attention: `cache.keep` must have shape (..., 1, 5) to match `cache.k`, got (1, 4)",
+        cache_keep=lambda: soft(q, k, v, cache=KVCache(k, v, keep[:, 1:], n)))
+refused(ValueError, "softmax_attention: `q` must have shape (..., tokens, width), got (3,)",
+        soft_q=lambda: soft(a(d), k, v))
+refused(ValueError, "softmax_attention: `v` must have shape (..., 5, values) to match `q`, got (4, 2)",
+        soft_v=lambda: soft(q, k, a(4, m)))
+refused(ValueError, "softmax_attention: leading axes (3,) of `cache` must broadcast with (2,) of `k`",
+        cache_heads=lambda: soft(q, a(2, n, d), v, cache=KVCache(a(3, n, d), v, keep, n)))
+refused(ValueError, "softmax_attention: leading axes (3,) of `cache` must broadcast with (2,) of `padding`",
+        cache_keep_heads=lambda: soft(q, k, v, padding=np.ones((2, n), bool), cache=KVCache(k, v, np.ones((3, 1, n), bool), n)))
+refused(ValueError, "absorb: `padding` must have shape (..., 5) to match `k`, got (4,)",
+        absorb_padding=lambda: ri.absorb(State(S, z), k, v, padding=np.ones(4, bool)))
+refused(ValueError, "absorb: leading axes (2,) of `state.S` must broadcast with (3,) of `k`, `v`",
+        absorb_heads=lambda: ri.absorb(State(a(2, d, m), None), a(3, n, d), v))
+refused(ValueError, "hedgehog: `W` must have shape (..., e, 3) to match `x`, got (4, 4)",
+        hedgehog_W=lambda: ri.hedgehog(a(4, 4), a(4))(q))
+refused(ValueError, "hedgehog: `b` must have shape (..., 4) to match `W`, got (5,)",
+        hedgehog_b=lambda: ri.hedgehog(a(4, 3), a(5))(q))
+
+# Kinds of numbers
+refused(TypeError, "linear_attention: `q` must be real or complex floating, got int64; convert it explicitly",
+        integers=lambda: la(q.astype(int), k, v))
+refused(TypeError, "linear_attention: `k` must be real or complex floating, got bool; convert it explicitly",
+        booleans=lambda: la(q, k > 0, v))
+refused(TypeError, "linear_attention: `v` is an object array; make it exact with QQ.convert or another system's convert",
+        objects=lambda: la(q, k, v.astype(object)))
+refused(TypeError, "linear_attention: `q` is bfloat16, whose products NumPy forms in float32; use Rounded('bfloat16') or torch",
+        bfloat16=lambda: la(*(x.astype(ml_dtypes.bfloat16) for x in (q, k, v))))
+refused(TypeError, "linear_attention: `k` has dtype float32, `q` has float64; convert one of them explicitly",
+        mixed_dtypes=lambda: la(q, *f32(k), v))
+refused(TypeError, "linear_attention: `state.z` has dtype float32, `k` has float64; convert one of them explicitly",
+        z_dtype=lambda: la(q, k, v, state=State(S, *f32(z))))
+refused(TypeError, "features: `phi_k(k)` has dtype float32, `k` has float64; convert one of them explicitly",
+        phi_casts=lambda: la(q, k, v, phi=lambda x: x.astype(np.float32)))
+refused(TypeError, "rotate: `cos` has dtype float64, `x` has float32; convert one of them explicitly",
+        rope_dtype=lambda: la(*f32(q, k, v), rope=Rope(table(2))))
+refused(TypeError, "softmax_attention: `scale` has dtype float64, `q` has float32; convert one of them explicitly",
+        scale_casts=lambda: soft(*f32(q, k, v), scale=np.float64(0.5)))
+refused(TypeError, "scale: `strength` has dtype float64, `S` has float32; convert one of them explicitly",
+        strength_casts=lambda: ri.scale(State(*f32(S, z)), np.float64(0.5)))
+refused(TypeError, "softmax_attention: `v` has dtype float64, `q` has float32; convert one of them explicitly",
+        soft_dtypes=lambda: soft(*f32(q, k), v))
+refused(TypeError, "features: `k` has dtype float64, `q` has float32; convert one of them explicitly",
+        features_dtypes=lambda: ri.features(*f32(q), k))
+refused(TypeError, "absorb: `v` has dtype float64, `k` has float32; convert one of them explicitly",
+        absorb_dtypes=lambda: ri.absorb(State(S, z), *f32(k), v))
+refused(TypeError, "hedgehog: `W` has dtype float32, `x` has float64; convert one of them explicitly",
+        hedgehog_dtypes=lambda: ri.hedgehog(*f32(a(4, d), a(4)))(q))
+refused(TypeError, "power_table: `s` has dtype float64, `c` has float32; convert one of them explicitly",
+        circle_dtypes=lambda: ri.power_table(*f32(a(1)), a(1)))
+refused(TypeError, "linear_attention: `k` has library array_api_strict, `q` has numpy; convert one of them explicitly",
+        libraries=lambda: la(q, strict.asarray(k), v))
+refused(TypeError, "linear_attention: `k` has library torch, `q` has numpy; convert one of them explicitly",
+        numpy_and_torch=lambda: la(q, torch().asarray(k), v))
+refused(TypeError, "linear_attention: `state.S` has library array_api_strict, `k` has numpy; convert one of them explicitly",
+        state_library=lambda: la(q, k, v, state=State(strict.asarray(S), z)))
+refused(TypeError, "features: `phi_k(k)` has library array_api_strict, `k` has numpy; convert one of them explicitly",
+        phi_library=lambda: la(q, k, v, phi=strict.asarray))
+refused(TypeError, "linear_attention: `padding` has library array_api_strict, `k` needs numpy; convert it explicitly",
+        padding_library=lambda: la(q, k, v, padding=strict.asarray(keep[0])),
+        padding_library_in_Q=lambda: la(*Q, padding=strict.asarray(keep[0])))
+refused(TypeError, "join: `b.S` has library array_api_strict, `a.S` has numpy; convert one of them explicitly",
+        join_libraries=lambda: ri.join(State(S, z), State(strict.asarray(S), strict.asarray(z))))
+refused(TypeError, "softmax_attention: `cache.v` has library array_api_strict, `q` has numpy; convert one of them explicitly",
+        cache_library=lambda: soft(q, k, v, cache=KVCache(k, strict.asarray(v), keep, n)))
+refused(TypeError, "linear_attention: `k` has device array_api_strict.Device('CPU_DEVICE'), `q` has array_api_strict.Device('device1'); "
+        "convert one of them explicitly",
+        devices=lambda: la(strict.ones((n, d), device=strict.Device("device1")), strict.ones((n, d)), strict.ones((n, m))))
+refused(TypeError, "linear_attention: `k` has device cpu, `q` has meta; convert one of them explicitly",
+        torch_meta=lambda: la(torch().ones(n, d, device="meta"), torch().ones(n, d), torch().ones(n, m)))
+refused(TypeError, "linear_attention: `k` has number system GF(7), `q` has ℚ; convert one of them explicitly",
+        Q_and_GF=lambda: la(Q[0], GF(7).random((n, d), 1), Q[2]))
+refused(TypeError, "linear_attention: `v` has number system GF(11), `q` has GF(7); convert one of them explicitly",
+        two_fields=lambda: la(GF(7).random((n, d), 1), GF(7).random((n, d), 1), GF(11).random((n, m), 1)))
+refused(TypeError, "linear_attention: `k` has number system numpy, `q` has ℚ; convert one of them explicitly",
+        Q_and_floats=lambda: la(Q[0], k, v))
+refused(TypeError, "rotate: `cos` has number system GF(7), `x` has ℚ; convert one of them explicitly",
+        rope_system=lambda: la(*Q, rope=Rope(ri.power_table(GF(7).convert([0]), GF(7).convert([1])))))
+refused(TypeError, "0.5 is a float; ℚ takes Fraction(1, 2)",
+        float_strength_in_Q=lambda: ri.scale(State(*Q[1:]), 0.5))
+refused(NotDefined, "exp is not defined in GF(10007); softmax attention needs a real system",
+        softmax_in_GF=lambda: soft(*[GF(10007).random((n, d), 1)] * 3))
+refused(NotDefined, "division is not defined in ℤ; normalised linear attention needs a field system",
+        normalised_in_Z=lambda: la(*[Integers().random((n, d), 1)] * 3))
+refused(NotDefined, "exp is not defined in ℚ; elu+1 needs a real system",
+        elu_in_Q=lambda: la(*Q, phi="elu+1"))
+refused(NotDefined, "maximum is not defined in GF(10007); relu needs an ordered system",
+        relu_in_GF=lambda: la(*[GF(10007).random((n, d), 1)] * 3, phi="relu"))
+refused(NotDefined, "exp is not defined in ℚ; hedgehog needs a real system",
+        hedgehog_in_Q=lambda: ri.hedgehog(*Q[:2])(Q[0]))
+
+# What is not an array, a State, a Rope, a function
+refused(TypeError, "linear_attention: `q` must be an array (NumPy, torch, JAX, or of a refimpl system), got list",
+        lists=lambda: la(q.tolist(), k, v))
+refused(TypeError, "linear_attention: `state.S` must be an array (NumPy, torch, JAX, or of a refimpl system), got list",
+        list_in_state=lambda: la(q, k, v, state=State(S.tolist(), z)))
+refused(TypeError, "features: `phi_k(k)` must be an array (NumPy, torch, JAX, or of a refimpl system), got list",
+        phi_gives_list=lambda: la(q, k, v, phi=lambda x: x.tolist()))
+refused(TypeError, "angle_table: `like` must be an array (NumPy, torch, JAX, or of a refimpl system), got str",
+        like_name=lambda: ri.angle_table("float64", 2))
+refused(TypeError, "linear_attention: `padding` must be a boolean array, got list",
+        padding_list=lambda: la(q, k, v, padding=[True] * n))
+refused(TypeError, "linear_attention: `padding` must be a boolean array, got int64",
+        padding_integers=lambda: la(q, k, v, padding=np.ones(n, int)))
+refused(TypeError, "linear_attention: `state` must be a State, got tuple",
+        state_tuple=lambda: la(q, k, v, state=(S, z)))
+refused(TypeError, "linear_attention: `state` must be a State, got ndarray",
+        state_array=lambda: la(q, k, v, state=S))
+refused(TypeError, "absorb: `state` must be a State, got tuple",
+        absorb_tuple=lambda: ri.absorb((S, z), k, v))
+refused(TypeError, "join: `a` must be a State, got ndarray",
+        join_array=lambda: ri.join(S, State(S, z)))
+refused(TypeError, "join: `b` must be a State, got tuple",
+        join_tuple=lambda: ri.join(State(S, z), (S, z)))
+refused(TypeError, "softmax_attention: `cache` must be a KVCache, got State",
+        cache_state=lambda: soft(q, k, v, cache=State(S, z)))
+refused(TypeError, "shift: `state` must be a State, got tuple",
+        shift_tuple=lambda: ri.shift((S, z), 1))
+refused(TypeError, "remove: `whole` must be a State, got tuple",
+        remove_tuple=lambda: ri.remove((S, z), State(S, z)))
+refused(TypeError, "scale: `state` must be a State, got ndarray",
+        scale_array=lambda: ri.scale(S, 2))
+refused(TypeError, "no_text: `like` must be an array (NumPy, torch, JAX, or of a refimpl system), got type",
+        like_dtype=lambda: ri.no_text(np.float64, 3, 2))
+refused(TypeError, "shift: `rope` must be a Rope, got function",
+        shift_table=lambda: ri.shift(State(S, z), 1, rope=table(2)))
+refused(TypeError, "softmax_attention: `rope` must be a Rope, got function",
+        soft_table=lambda: soft(q, k, v, rope=table(2)))
+refused(TypeError, "shift: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
+        shift_phi=lambda: ri.shift(State(S, z), 1, rope=before))
+refused(TypeError, "absorb: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got 2",
+        absorb_phi=lambda: ri.absorb(State(S, z), k, v, phi=2))
+refused(TypeError, "features: `rope` must be a Rope, got function",
+        rope_table=lambda: la(q, k, v, rope=table(2)))
+refused(TypeError, "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
+        phi_none=lambda: la(q, k, v, phi=None))
+refused(TypeError, "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')",
+        phi_three=lambda: la(q, k, v, phi=("relu",) * 3))
+refused(TypeError, "softmax_attention: `scale` must be a number or an array, got str",
+        scale_word=lambda: soft(q, k, v, scale="1/√d"))
+
+# NaN, inf, zero, overflow: which token, which head
+refused(ValueError, "linear_attention: `q` must be finite, got nan or inf at token 3, column 1",
+        nan_q=lambda: la(put(q, (3, 1), nan), k, v))
+refused(ValueError, "linear_attention: `v` must be finite, got nan or inf at token 2, column 0",
+        inf_v=lambda: la(q, k, put(v, (2, 0), -inf)))
+refused(ValueError, "linear_attention: `k` must be finite, got nan or inf at token 4, column 0, head (1, 2)",
+        nan_head=lambda: la(a(2, 3, n, d), put(a(2, 3, n, d), (1, 2, 4, 0), nan), a(2, 3, n, m)))
+refused(ValueError, "linear_attention: `q` must be finite, got nan or inf at token 0, column 0",
+        nan_beside_padding=lambda: la(put(q, ([0, 1], 0), nan), k, v, padding=np.array([1, 0, 1, 1, 1], bool)))
+refused(ValueError, "linear_attention: `state.S` must be finite, got nan or inf at feature 1, column 0",
+        nan_S=lambda: la(q, k, v, state=State(put(S, (1, 0), nan), z)))
+refused(ValueError, "linear_attention: `state.z` must be finite, got nan or inf at feature 2, head (1,)",
+        nan_z=lambda: la(q, k, v, state=State(S, put(a(2, d), (1, 2), nan))))
+refused(ValueError, "linear_attention: `phi_k(k)` must be finite, got nan or inf at token 0, column 0",
+        phi_nan=lambda: la(q, k, v, phi=(ri.identity, lambda x: x * nan)))
+refused(ValueError, "absorb: `k` must be finite, got nan or inf at token 1, column 1",
+        absorb_nan=lambda: ri.absorb(State(S, z), put(k, (1, 1), nan), v))
+refused(ValueError, "softmax_attention: `q` must be finite, got nan or inf at token 4, column 2",
+        soft_nan=lambda: soft(put(q, (4, 2), nan), k, v))
+refused(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 0, column 0",
+        cache_nan=lambda: soft(q, k, v, cache=KVCache(put(k, (0, 0), nan), v, keep, n)))
+refused(ZeroDenominator, "linear_attention: the denominator φ(q)·z is zero at token 1 (no ε is added)",
+        zero_in_Q=lambda: la(*(column(QQ, 1, x) for x in (1, -1, 1))),
+        zero_in_GF=lambda: la(*(column(GF(5), 1, x) for x in (1, 4, 1))),
+        zero_in_float64=lambda: la(*(column(F, 1, x) for x in (1, -1, 1))),
+        zero_in_mpmath=lambda: la(*(column(MP(20), 1, x) for x in (1, -1, 1))),
+        zero_in_a_ball=lambda: la(*(column(balls(20), 1, x) / 3 for x in (1, -1, 1))))
+refused(ZeroDenominator, "linear_attention: the denominator φ(q)·z is zero at token 1, head (1, 2) (no ε is added)",
+        zero_head=lambda: la(np.ones((2, 3, 2, 1)), np.where(np.arange(12).reshape(2, 3, 2, 1) == 11, -1.0, 1.0), np.ones((2, 3, 2, 1))))
+refused(ZeroDenominator, "softmax_attention: the denominator Σ exp(c q·k) is zero at token 0 (no ε is added)",
+        softmax_underflow=lambda: soft(column(F, -100), column(F, 100), column(F, 1), scale=1.0))
+refused(NotFinite, "linear_attention: the output overflows numpy float16: nan or inf at token 1, column 0",
+        overflow=lambda: la(*(np.array([[1], [300]], np.float16),) * 2, np.ones((2, 1), np.float16), normalise=False))
+refused(NotFinite, "linear_attention: the denominator φ(q)·z overflows numpy float16: nan or inf at token 0, column 0",
+        overflow_denominator=lambda: la(*half16, np.full((2, 1), 0.001, np.float16)))
+refused(NotFinite, "linear_attention_quadratic: S overflows numpy float16: nan or inf at feature 0, column 0",
+        overflow_S=lambda: ri.linear_attention_quadratic(half16[0] / np.float16(3000), half16[0], half16[0]))
+refused(NotFinite, "softmax_attention: the output overflows numpy float64: nan or inf at token 0, column 0",
+        softmax_overflow=lambda: soft(column(F, 100), column(F, 100), column(F, 1), scale=1.0))
+
+# RoPE
+refused(ValueError, "angle_table: `width` must be even, to pair features, got 3",
+        odd_width=lambda: table(3))
+refused(ValueError, "angle_table: `width` must be an integer ≥ 0, got -2",
+        negative_width=lambda: table(-2))
+refused(ValueError, "angle_table: `frequencies` must have 2 entries for width 4, got 1",
+        frequency_missing=lambda: ri.angle_table(F, 4, frequencies=[1]))
+refused(ValueError, "angle_table: `frequencies[0]` must be a finite number, got nan",
+        frequency_nan=lambda: ri.angle_table(F, 2, frequencies=[nan]))
+refused(ValueError, "angle_table: `base` must be a finite number, got inf",
+        base_inf=lambda: ri.angle_table(F, 2, base=inf))
+refused(ValueError, "angle_table: `base` must be a finite number, got '1e4'",
+        base_word=lambda: ri.angle_table(F, 2, base="1e4"))
+refused(ValueError, "angle_table: `base` must be positive, got 0",
+        base_zero=lambda: ri.angle_table(F, 2, base=0))
+refused(NotDefined, "cos is not defined in GF(7); use power_table, which needs only c² + s² = 1",
+        angles_in_GF=lambda: table(2, GF(7))([1]))
+refused(TypeError, "angle_table: `positions` must be a sequence of integers, got [0.5]",
+        half_position=lambda: table(2)([0.5]))
+refused(TypeError, "power_table: `positions` must be a sequence of integers, got 3",
+        one_position=lambda: ri.power_table(a(1), a(1))(3))
+refused(ValueError, "angle_table: `positions` must not exceed 2^53 in size, got -9007199254740993",
+        far_position=lambda: table(2)([0, -(2**53) - 1]))
+refused(ValueError, "angle_table: `positions` must not exceed 2^53 in size, got 9007199254740996",
+        far_state=lambda: la(q, k, v, rope=Rope(table(2)), state=State(S, z, 2**53)))
+refused(ValueError, "power_table: `c`, `s` must satisfy c² + s² = 1, pair 1 does not",
+        off_circle=lambda: ri.power_table(QQ.convert([1, 1]), QQ.convert([0, 1])))
+refused(ValueError, "power_table: `c` and `s` must have one shape (pairs,), got (2,) and (1,)",
+        circle_shapes=lambda: ri.power_table(a(2), a(1)))
+refused(ZeroDenominator, "circle_point: `t` must satisfy t² ≠ −1 in GF(5), entry (1,) does not",
+        circle_parameter=lambda: ri.circle_point(GF(5).convert([1, 2])))
+refused(ValueError, "rotate: `x` must have at least 4 features for 2 pairs, got shape (5, 3)",
+        narrow=lambda: la(q, k, v, rope=Rope(table(4))))
+refused(ValueError, "interleave: `x` must have at least 4 features for 2 pairs, got shape (5, 3)",
+        narrow_interleave=lambda: ri.interleave(q, pairs=2))
+refused(ValueError, "deinterleave: `pairs` must be an integer ≥ 0, got -1",
+        negative_pairs=lambda: ri.deinterleave(q, pairs=-1))
+refused(ValueError, "rotate: `x` must have shape (..., tokens, features), got (3,)",
+        rotate_vector=lambda: ri.rotate(a(3), a(1, 1), a(1, 1)))
+refused(ValueError, "rotate: `cos` must have shape (..., 5, pairs) to match `x`, got (4, 1)",
+        rotate_cos=lambda: ri.rotate(q, a(4, 1), a(4, 1)))
+refused(ValueError, "rotate: `sin` must have shape (..., 5, 1) to match `cos`, got (4, 1)",
+        rotate_sin=lambda: ri.rotate(q, a(5, 1), a(4, 1)))
+refused(ValueError, "rotate: leading axes (3,) of `cos` must broadcast with (2,) of `x`",
+        rotate_heads=lambda: ri.rotate(a(2, n, d), a(3, n, 1), a(3, n, 1)))
+refused(ValueError, "Rope: `positions` must have one entry per token, 5, got 2",
+        rope_positions=lambda: Rope(table(2))(q, [0, 1]))
+refused(ValueError, "Rope: `x` must have shape (..., tokens, features), got (3,)",
+        rope_vector=lambda: Rope(table(2))(a(3), [0]))
+refused(NotDefined, "softmax_attention: `rope` must have placement 'before' (there is no feature map), got 'after'",
+        softmax_rope=lambda: soft(q, k, v, rope=Rope(table(2))))
+
+# Names
+refused(ValueError, "linear_attention: `mask` must be one of causal, full, got 'casual'; did you mean 'causal'?",
+        mask_name=lambda: la(q, k, v, mask="casual"))
+refused(ValueError, "Rope: `layout` must be one of half, interleaved, got 'halves'; did you mean 'half'?",
+        layout=lambda: Rope(table(2), "halves"))
+refused(ValueError, "rotate: `layout` must be one of half, interleaved, got 'interleave'; did you mean 'interleaved'?",
+        rotate_layout=lambda: ri.rotate(q, a(n, 1), a(n, 1), layout="interleave"))
+refused(ValueError, "Rope: `placement` must be one of after, before, got 'befor'; did you mean 'before'?",
+        placement=lambda: Rope(table(2), placement="befor"))
+refused(ValueError, "Rope: `placement` must be one of after, before, got None",
+        placement_none=lambda: Rope(table(2), placement=None))
+refused(ValueError, "feature_map: `name` must be one of elu+1, exp, identity, relu, relu2, taylor2, got 'rleu'; did you mean 'relu'?",
+        map_name=lambda: la(q, k, v, phi="rleu"))
+
+# Sizes
+refused(ValueError, "linear_attention: `mask` must be 'causal', 'full' or a prefix length, an integer between 0 and 5, got -1",
+        negative_prefix=lambda: la(q, k, v, mask=-1))
+refused(ValueError, "linear_attention: `mask` must be 'causal', 'full' or a prefix length, an integer between 0 and 5, got 6",
+        long_prefix=lambda: la(q, k, v, mask=6))
+refused(ValueError, "linear_attention: `mask` must be 'causal', 'full' or a prefix length, an integer between 0 and 5, got True",
+        true_prefix=lambda: la(q, k, v, mask=True))
+refused(ValueError, "linear_attention: `mask` must be 'causal', 'full' or a prefix length, an integer between 0 and 5, "
+        "got a value of type ndarray",
+        mask_array=lambda: la(q, k, v, mask=np.ones((n, n), bool)))
+refused(ValueError, "softmax_attention: `mask` must be 'causal', 'full' or a prefix length, an integer between 0 and 5, got 6",
+        soft_prefix=lambda: soft(q, k, v, mask=6))
+refused(ValueError, "linear_attention_chunked: `chunk` must be an integer ≥ 1, got 0",
+        chunk_zero=lambda: chunked(q, k, v, chunk=0))
+refused(ValueError, "linear_attention_chunked: `chunk` must be an integer ≥ 1, got 2.0",
+        chunk_float=lambda: chunked(q, k, v, chunk=2.0))
+refused(ValueError, "polynomial: `degree` must be an integer ≥ 0, got -1",
+        degree=lambda: ri.polynomial(-1))
+refused(ValueError, "dpfp: `nu` must be an integer ≥ 1, got 0",
+        nu=lambda: ri.dpfp(0))
+refused(ValueError, "no_text: `r` must be an integer ≥ 0, got -1",
+        negative_features=lambda: ri.no_text(q, -1, 2))
+refused(ValueError, "no_text: `lead` must be an integer ≥ 0, got -2",
+        negative_heads=lambda: ri.no_text(q, 3, 2, lead=(-2,)))
+refused(ValueError, "State: `position` must be an integer, got 1.5",
+        position=lambda: State(S, z, 1.5))
+refused(ValueError, "KVCache: `position` must be an integer, got '5'",
+        cache_position=lambda: KVCache(k, v, keep, "5"))
+refused(ValueError, "shift: `by` must be an integer, got 0.5",
+        shift_half=lambda: ri.shift(State(S, z), 0.5))
+
+# State
+refused(ValueError, "linear_attention: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)",
+        S_alone=lambda: la(q, k, v, state=State(S, None)))
+refused(ValueError, "join: `b` must have z exactly if the other state has it, got z in `b` only",
+        join_z=lambda: ri.join(State(S, None), State(S, z)))
+refused(ValueError, "remove: `b` must have z exactly if the other state has it, got z in the other only",
+        remove_z=lambda: ri.remove(State(S, z), State(S, None)))
+refused(NotDefined, "shift: RoPE stands before the kernel and elu_plus_one is not rotation-covariant; keep running positions",
+        shift_elu=lambda: ri.shift(State(S, z), 1, rope=before, phi=ri.elu_plus_one),
+        shift_elu_name=lambda: ri.shift(State(S, z), 1, rope=before, phi="elu+1"))
+refused(NotDefined, "shift: RoPE stands before the kernel and polynomial(2) is not rotation-covariant; keep running positions",
+        join_polynomial=lambda: ri.join(State(S, z, 4), State(S, z), rope=before, phi=(ri.identity, ri.polynomial(2))))
+# fmt: on
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input(name):
+    case = CASES[name]
+    with np.errstate(all="ignore"), pytest.raises(case.error) as caught:
+        case.run()
+    assert str(caught.value) == case.message
+    assert type(caught.value) is case.error
+
+
+def test_every_message_names_function_and_argument():
+    about_systems = (NotDefined, ZeroDenominator, NotFinite)  # these name the number system or the token instead
+    for name, case in CASES.items():
+        assert issubclass(case.error, about_systems) or re.match(r"[\w.]+: .*`[\w.()\[\]]+`|.* is a float", case.message), name
+
+
+ROOMS = ("errors", "shapes", "feature_maps", "rope", "state", "forms", "linear_attention", "attention")
+CHECKERS = {"choose", "require", "namespace", "check_dtype", "instance", "integer", "scalar", "shape", "lead", "prefix_length"}
+CHECKERS |= {"check_padding", "finite", "divide", "whole", "check", "enough", "rational", "integers", "pair", "feature_map"}
+
+
+def may_refuse(node: ast.AST) -> bool:
+    """A `raise`, or a call of what raises."""
+    name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+    return isinstance(node, ast.Raise) or name in CHECKERS
+
+
+def test_every_raise_and_every_check_has_a_case():
+    """Every line of the core that may refuse its input, against the tracebacks of the cases."""
+    sources = {room: Path(ri.__file__).with_name(f"{room}.py") for room in ROOMS}
+    nodes = [(room, node) for room, path in sources.items() for node in ast.walk(ast.parse(path.read_text())) if may_refuse(node)]
+    seen = set()
+    for case in CASES.values():
+        with np.errstate(all="ignore"):
+            try:
+                case.run()
+            except pytest.skip.Exception:
+                continue
+            except Exception as error:
+                seen |= {(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)}
+    assert len(nodes) > 80
+    silent = [
+        f"{room}.py:{node.lineno}: {ast.unparse(node)}"
+        for room, node in nodes
+        if not {(str(sources[room]), line) for line in range(node.lineno, node.end_lineno + 1)} & seen
+    ]
+    assert not silent, "\n".join(silent)
+
+
+def test_unknown_systems_are_named_with_the_nearest_known_one():
+    with pytest.raises(ValueError, match=r"^system: `name` must be one of GF, Q, .*, got 'GFF'; did you mean 'GF'\?$"):
+        ri.system("GFF(7)")
+
+
+def test_shift_is_allowed_for_identity():
+    for phi in (ri.identity, "identity"):
+        moved = ri.shift(State(S, z), 3, rope=before, phi=phi)
+        assert moved.position == 3
+        assert moved.z[-1] == z[-1]
+        assert not np.array_equal(moved.z, z)
+
+
+def test_numbers_of_any_integer_kind_are_lengths_and_positions():
+    want = la(q, k, v, mask=2, state=State(S, z, 3))
+    got = la(q, k, v, mask=np.int64(2), state=State(S, z, np.int32(3)))
+    assert np.array_equal(got[0], want[0])
+    assert ri.scale(State(*Q[1:]), Fraction(1, 2)).S.shape == (n, d)
+
+
+def frozen(x: Any) -> Any:
+    x.setflags(write=False)
+    return x
+
+
+READ_ONLY = {
+    **{f.__name__: f for f in (la, ri.linear_attention_quadratic, ri.linear_attention_recurrent)},
+    "linear_attention_chunked": lambda *args, **options: chunked(*args, chunk=2, **options),
+}
+
+
+@pytest.mark.parametrize("form", READ_ONLY)
+@pytest.mark.parametrize("placement", ri.rope.PLACEMENTS)
+def test_no_form_writes_into_its_inputs(form, placement):
+    arrays = [frozen(x.copy()) for x in (q, k, v, S, z, keep[0])]
+    rope = Rope(table(2), placement=placement)
+    options = {"rope": rope, "padding": arrays[5], "mask": 2, "phi": "elu+1", "state": State(arrays[3], arrays[4], 3)}
+    READ_ONLY[form](*arrays[:3], **options)
+    for x, copy in zip(arrays, (q, k, v, S, z, keep[0]), strict=True):
+        assert np.array_equal(x, copy)
+
+
+def test_nothing_else_writes_into_its_inputs():
+    arrays = [frozen(x.copy()) for x in (q, k, v, S, z)]
+    x, state, after = arrays[0], State(arrays[3], arrays[4], 3), Rope(table(2))
+    for form in (soft, ri.softmax_attention_shifted):
+        _, cache = form(*arrays[:3], rope=before)
+        for part in (cache.k, cache.v):
+            frozen(part)
+        form(*arrays[:3], rope=before, cache=cache)
+    ri.absorb(state, *arrays[1:3], rope=after)
+    ri.remove(ri.join(state, state, rope=after), state, rope=after)
+    ri.shift(ri.scale(state, 2), -3, rope=before, phi=ri.identity)
+    for phi in (*ri.FEATURE_MAPS.values(), ri.polynomial(2), ri.dpfp(2), ri.hedgehog(frozen(a(4, 3)), frozen(a(4)))):
+        phi(x)
+    for layout in ri.rope.LAYOUTS:
+        ri.rotate(x, *table(2)(range(n)), layout=layout)
+    ri.deinterleave(ri.interleave(x, pairs=1), pairs=1)
+    for x, copy in zip(arrays, (q, k, v, S, z), strict=True):
+        assert np.array_equal(x, copy)

@@ -1,0 +1,258 @@
+"""The command line: every flag, exit status and message; and what `import refimpl` costs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import refimpl as ri
+from refimpl import doctor
+from refimpl.cli import main
+from refimpl.verify.identities import FORMS, THEOREMS
+
+FEW = ["rope_layouts", "--system", "Q"]
+
+
+def run(capsys, *argv):
+    """(exit status, stdout, stderr)"""
+    try:
+        status = main(argv)
+    except SystemExit as stop:
+        status = stop.code
+    return status, *capsys.readouterr()
+
+
+def test_help(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0 and "verify" in out and "doctor" in out
+    status, out, _ = run(capsys, "verify", "--help")
+    flags = ("--system", "--quick", "--full", "--seed", "--backend", "--device", "--json", "--list")
+    assert status == 0 and all(flag in out for flag in flags)
+
+
+def test_version(capsys):
+    assert run(capsys, "--version")[:2] == (0, f"refimpl {ri.__version__}\n")
+
+
+def test_as_a_module():
+    shown = subprocess.run([sys.executable, "-m", "refimpl", "--version"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout) == (0, f"refimpl {ri.__version__}\n")
+
+
+@pytest.mark.parametrize("argv", [[], ["verfy"], ["verify", "--quick", "--full"], ["verify", "--seed", "x"], ["doctor", "--full"]])
+def test_a_command_line_that_means_nothing(argv, capsys):
+    status, _, err = run(capsys, *argv)
+    assert status == 2 and "usage: refimpl" in err
+
+
+def test_verify_prints_one_table_and_a_summary(capsys):
+    status, out, err = run(capsys, "verify", "quadratic_eq_sum", "kv_cache", "--system", "Q", "--system", "float32")
+    head, *rows, reason, summary = out.splitlines()
+    assert (status, err) == (0, "")
+    assert head.split() == ["identity", "system", "verdict", "instances", "redrawn", "seconds", "evidence"]
+    assert [row.split()[:3] for row in rows] == [
+        ["quadratic_eq_sum", "Q", "EXACT"], ["quadratic_eq_sum", "float32", "WITHIN"], ["kv_cache", "float32", "WITHIN"]
+    ]  # fmt: skip
+    assert "error/bound ≤ 0." in rows[1] and "; worst: " in rows[1] and "n=" in rows[1]
+    assert reason == "n/a: kv_cache in Q: exp is not defined in ℚ; softmax attention needs a real system"
+    assert summary.startswith("3 of 3 checks hold, 0 fail: 28 instances, 0 redrawn for a zero denominator, seed 0, ")
+
+
+def test_gf_claims_no_probability(capsys):
+    _, out, _ = run(capsys, "verify", "quadratic_eq_sum", "--system", "GF(10007)")
+    assert "equal at these instances" in out and "probab" not in out
+
+
+def test_verify_list(capsys):
+    status, out, _ = run(capsys, "verify", "--list")
+    assert status == 0
+    for theorem in THEOREMS.values():
+        assert theorem.name in out and theorem.statement in out and theorem.assumes in out and theorem.source in out
+
+
+def test_seed_draws_other_numbers(capsys):
+    shown = [run(capsys, "verify", "quadratic_eq_sum", "--system", "float64", "--seed", seed)[1].split("error/bound")[1] for seed in "012"]
+    assert len(set(shown)) == 3
+
+
+def test_quick_is_the_default_and_full_is_more(capsys):
+    counts = [run(capsys, "verify", *FEW, *flags)[1].splitlines()[1].split()[3] for flags in ([], ["--quick"], ["--full"])]
+    assert counts[0] == counts[1] == "5" and int(counts[2]) > 15
+
+
+def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch):
+    def missing_state(q, k, v, *, state=None, **options):
+        return ri.linear_attention_chunked(q, k, v, **options)
+
+    monkeypatch.setitem(FORMS, "chunked", missing_state)
+    status, out, _ = run(capsys, "verify", "chunked_eq_sum", "--system", "Q", "--system", "float64")
+    assert status == 1 and "0 of 2 checks hold, 2 fail" in out
+    for row in out.splitlines()[1:3]:
+        assert "FAIL" in row and " instead of " in row and "at n=" in row and "start=" in row
+
+
+@pytest.mark.parametrize(("argv", "message"), [
+    (["quadratic_eq_sums"], "did you mean 'quadratic_eq_sum'?"),
+    (["--system", "flota64"], "did you mean 'float64'?"),
+    (["--system", "GF(8)"], "p must be a prime"),
+    (["--system", "degrees(3)"], "`name` must be one of"),
+    (["--backend", "touch"], "did you mean 'torch'?"),
+    (["--device", "cuda"], "--device needs --backend"),
+    (["--backend", "numpy", "--system", "Q"], "--backend and --system exclude each other"),
+    ([*FEW, "--json", "/no/such/folder/file.json"], "No such file or directory"),
+])  # fmt: skip
+def test_could_not_run(argv, message, capsys):
+    status, _, err = run(capsys, "verify", *argv)
+    assert status == 2 and err.startswith("refimpl: ") and message in err and err.count("\n") == 1
+
+
+def test_nothing_to_check_is_not_a_success(capsys):
+    assert run(capsys, "verify", "kv_cache", "--system", "Q")[0] == 2
+    status, out, _ = run(capsys, "verify", "quadratic_eq_sum", "--system", "GF(2)")
+    assert status == 2 and "NOT RUN" in out and "1 not run" in out
+
+
+def test_a_missing_library_says_how_to_install_it(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    status, _, err = run(capsys, "verify", "--backend", "cupy")
+    assert (status, err) == (2, "refimpl: cupy is not installed: pip install 'refimpl[cupy]'\n")
+
+
+def test_backend_numpy(capsys):
+    status, out, _ = run(capsys, "verify", "exact_probes", "shift", "--backend", "numpy")
+    assert status == 0
+    assert [row.split()[1] for row in out.splitlines()[1:6]] == ["float64", "float32", "float16", "float64", "float32"]
+
+
+def test_backend_torch(capsys):
+    pytest.importorskip("torch")
+    status, out, _ = run(capsys, "verify", "exact_probes", "--backend", "torch", "--device", "cpu")
+    assert status == 0 and all(f"torch {dtype} " in out for dtype in ("float64", "float32", "float16", "bfloat16"))
+
+
+def test_backend_on_a_device_that_is_not_there(capsys):
+    torch = pytest.importorskip("torch")
+    device = "cuda:99" if torch.cuda.is_available() else "cuda"
+    status, _, err = run(capsys, "verify", "--backend", "torch", "--device", device)
+    assert status == 2 and err.startswith(f"refimpl: torch cannot make an array on {device}: ")
+
+
+def test_backend_jax_has_float64():
+    pytest.importorskip("jax")
+    command = [sys.executable, "-m", "refimpl", "verify", "rope_layouts", "--backend", "jax"]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "jax.numpy float64" in shown.stdout
+
+
+def test_progress_only_on_a_terminal(capsys, monkeypatch):
+    assert run(capsys, "verify", *FEW)[2] == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "rope_layouts in ℚ" in run(capsys, "verify", *FEW)[2]
+
+
+def test_verify_json(capsys, tmp_path):
+    path = tmp_path / "out.json"
+    assert run(capsys, "verify", "quadratic_eq_sum", "causality", "--seed", "3", "--json", str(path))[0] == 0
+    data = json.loads(path.read_text())
+    assert data["seed"] == 3 and data["full"] is False and data["versions"]["refimpl"] == ri.__version__
+    assert data["versions"]["numpy"] and data["versions"]["python"]
+    fields = {"theorem", "system", "verdict", "evidence", "instances", "redraws", "error", "bound", "seconds"}
+    assert len(data["results"]) == 20 and all(fields <= set(r) for r in data["results"])
+    found = {(r["theorem"], r["system"]): r for r in data["results"]}
+    assert found["quadratic_eq_sum", "Q"]["verdict"] == "EXACT" and found["quadratic_eq_sum", "Q"]["error"] == 0
+    assert 0 < found["quadratic_eq_sum", "float64"]["error"] <= found["quadratic_eq_sum", "float64"]["bound"]
+    assert 0 < found["quadratic_eq_sum", "balls(30)"]["bound"] < 1e-20
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_whole_or_not_there(capsys, tmp_path, monkeypatch):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    monkeypatch.setattr(json, "dump", lambda *a, **k: (_ for _ in ()).throw(ValueError("half way")))
+    assert run(capsys, "verify", *FEW, "--json", str(path))[0] == 2
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_doctor(capsys, tmp_path):
+    path = tmp_path / "out.json"
+    status, out, _ = run(capsys, "doctor", "--json", str(path))
+    assert status == 0 and out.endswith("All that is needed is here.\n")
+    for name in (*doctor.CORE, *doctor.OPTIONAL):
+        assert f"\n{name} " in out
+    data = json.loads(path.read_text())
+    assert data["well"] and {e["library"] for e in data["libraries"]} == {*doctor.CORE, *doctor.OPTIONAL}
+
+
+def finding(name):
+    return next(e for e in doctor.examine()["libraries"] if e["library"] == name)
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Look at these libraries only: importing torch takes a second."""
+
+    known = doctor.OPTIONAL
+
+    def choose(*names):
+        monkeypatch.setattr(doctor, "OPTIONAL", {n: known[n] for n in names})
+
+    choose()
+    return choose
+
+
+def test_doctor_on_a_missing_library(only, monkeypatch, capsys):
+    only("cupy")
+    monkeypatch.setattr(doctor, "version", lambda name: None if name == "cupy" else "1.0")
+    assert finding("cupy")["problem"] == "missing; pip install 'refimpl[cupy]'"
+    assert run(capsys, "doctor")[0] == 0
+
+
+def test_doctor_on_a_missing_library_that_is_needed(only, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "version", lambda name: None if name == "scipy" else "1.0")
+    status, out, _ = run(capsys, "doctor")
+    assert status == 2 and "missing; pip install scipy" in out and out.endswith("see above.\n")
+
+
+def test_doctor_on_a_broken_library(only, monkeypatch, tmp_path, capsys):
+    only("matplotlib")
+    (tmp_path / "matplotlib.py").write_text("raise OSError('libfoo.so: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    monkeypatch.setattr(doctor, "version", lambda name: "1.0")
+    assert "broken; import says OSError: libfoo.so: cannot open" in finding("matplotlib")["problem"]
+    assert run(capsys, "doctor")[0] == 0
+
+
+def test_doctor_on_damaged_metadata(monkeypatch):
+    def damaged(name):
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    monkeypatch.setattr(doctor.metadata, "version", damaged)
+    assert doctor.version("numpy") == "unreadable (UnicodeDecodeError)"
+
+
+def test_doctor_on_cupy_without_a_gpu(only, monkeypatch, tmp_path):
+    only("cupy")
+    (tmp_path / "cupy.py").write_text(
+        "class cuda:\n class runtime:\n  class CUDARuntimeError(RuntimeError): pass\n"
+        "  @classmethod\n  def getDeviceCount(cls): raise cls.CUDARuntimeError('no device')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setattr(doctor, "version", lambda name: "14.0")
+    assert finding("cupy")["problem"] == "installed, but no GPU"
+    sys.modules.pop("cupy", None)
+
+
+def test_import_brings_in_nothing_beyond_numpy():
+    code = (
+        "import sys, time, numpy; t = time.perf_counter(); import refimpl, refimpl.cli; ms = 1000 * (time.perf_counter() - t)\n"
+        "heavy = [m for m in ('scipy', 'mpmath', 'torch', 'jax', 'cupy', 'flint', 'gmpy2', 'matplotlib') if m in sys.modules]\n"
+        "print(f'{ms:.0f} ms beyond numpy; heavy: {heavy}')"
+    )
+    shown = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    print(shown.stdout)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.endswith("heavy: []\n")

@@ -1,0 +1,111 @@
+"""Feature maps: what kernel each has, exactly where it is rational."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import refimpl as ri
+from refimpl import GF, MP, QQ, Float
+from refimpl.systems import fractions
+
+shapes = st.tuples(st.integers(0, 3), st.integers(1, 4))
+
+
+def gram(system, fq, fk):
+    return fq @ system.matrix_transpose(fk)
+
+
+@pytest.mark.parametrize("system", [QQ, GF(10007), GF(2**61 - 1)], ids=str)
+@given(shape=shapes, degree=st.integers(0, 3), seed=st.integers(0, 99))
+def test_polynomial_kernel(system, shape, degree, seed):
+    """φ(x)·φ(y) = (1 + x·y)^degree"""
+    x, y, phi = system.random(shape, seed), system.random(shape, seed + 1), ri.polynomial(degree)
+    want = system.ones((shape[0], shape[0]))
+    for _ in range(degree):
+        want = want * (1 + gram(system, x, y))
+    assert phi(x).shape == (shape[0], (shape[1] + 1) ** degree)
+    assert system.equal(gram(system, phi(x), phi(y)), want)
+
+
+@pytest.mark.parametrize("system", [QQ, GF(10007)], ids=str)
+@given(shape=shapes, seed=st.integers(0, 99))
+def test_taylor2_pair_kernel(system, shape, seed):
+    """φ_q(x)·φ_k(y) = 1 + u + u²/2, u = x·y/3"""
+    x, y = system.random(shape, seed), system.random(shape, seed + 1)
+    phi_q, phi_k = ri.taylor2_pair(Fraction(1, 3))
+    u = gram(system, x, y) * Fraction(1, 3)
+    assert system.equal(gram(system, phi_q(x), phi_k(y)), 1 + u + u * u / 2)
+
+
+@given(shape=shapes, seed=st.integers(0, 99))
+def test_taylor2_kernel(shape, seed):
+    """φ(x)·φ(y) = 1 + u + u²/2, u = x·y/√d; 40 digits minus those the few dozen operations may cost."""
+    system = MP(40)
+    x, y = system.random(shape, seed), system.random(shape, seed + 1)
+    u = gram(system, x, y) / system.sqrt(system.convert(shape[1]))
+    difference = fractions(gram(system, ri.taylor2(x), ri.taylor2(y)) - (1 + u + u * u / 2), "test")
+    assert all(abs(e) < Fraction(1, 10**37) for e in difference.ravel())
+
+
+@given(shape=shapes, nu=st.integers(1, 3), seed=st.integers(0, 99))
+def test_dpfp_by_its_loop(shape, nu, seed):
+    x = QQ.random(shape, seed)
+    got = ri.dpfp(nu)(x).tolist()
+    for row, phi in zip(x.tolist(), got, strict=True):
+        both = [max(a, 0) for a in [*row, *(-a for a in row)]]
+        assert phi == [both[i] * both[(i - j) % len(both)] for j in range(1, nu + 1) for i in range(len(both))]
+
+
+@given(shape=shapes, seed=st.integers(0, 99))
+def test_rational_maps_entry_by_entry(shape, seed):
+    x = QQ.random(shape, seed)
+    for phi, f in ((ri.identity, lambda a: a), (ri.relu, lambda a: max(a, 0)), (ri.relu2, lambda a: max(a, 0) ** 2)):
+        assert phi(x).tolist() == [[f(a) for a in row] for row in x.tolist()]
+
+
+@given(shape=shapes, seed=st.integers(0, 99))
+def test_real_maps_entry_by_entry(shape, seed):
+    system = MP(30)
+    x = system.random(shape, seed)
+    for phi, f in ((ri.elu_plus_one, lambda a: a + 1 if a > 0 else system.ctx.exp(a)), (ri.exp, system.ctx.exp)):
+        assert phi(x).tolist() == [[f(a) for a in row] for row in x.tolist()]
+
+
+def test_elu_plus_one_does_not_overflow():
+    assert np.array_equal(ri.elu_plus_one(np.array([[1e300, -1e300, 0.0]])), [[1e300, 0.0, 1.0]])
+
+
+@given(shape=shapes, width=st.integers(1, 3), seed=st.integers(0, 99))
+def test_hedgehog_by_its_formula(shape, width, seed):
+    system = MP(30)
+    x, W, b = system.random(shape, seed), system.random((width, shape[1]), seed + 1), system.random((width,), seed + 2)
+    got = ri.hedgehog(W, b)(x).tolist()
+    for row, phi in zip(x.tolist(), got, strict=True):
+        y = [2 * (sum(w * a for w, a in zip(line, row, strict=True)) + c) for line, c in zip(W.tolist(), b.tolist(), strict=True)]
+        e = [system.ctx.exp(a) for a in [*y, *(-a for a in y)]]
+        assert all(abs(p - a / sum(e)) < system.ctx.mpf(10) ** -27 for p, a in zip(phi, e, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(ri.FEATURE_MAPS))
+def test_every_named_map_runs_where_its_need_is_met(name):
+    phi = ri.feature_map(name)
+    for system in (Float(), QQ, GF(10007), MP(20)):
+        x = system.random((3, 4), 0)
+        if phi.needs in system.can:
+            assert phi(x).shape[:-1] == (3,)
+        else:
+            with pytest.raises(
+                ri.NotDefined, match=f"is not defined in {system.name.replace('(', '.').replace(')', '.')}; .* needs an? {phi.needs} system"
+            ):
+                phi(x)
+
+
+@pytest.mark.parametrize(("make", "argument", "bad"), [(ri.polynomial, "degree", -1), (ri.dpfp, "nu", 0)])
+def test_bad_parameters(make, argument, bad):
+    with pytest.raises(ValueError, match=f"`{argument}` must be an integer"):
+        make(bad)

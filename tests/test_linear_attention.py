@@ -1,0 +1,290 @@
+"""Every form equals the definition: exactly where numbers are exact, within a derived bound where they are floats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import Problem, problems
+
+import refimpl as ri
+from refimpl import GF, MP, QQ, Degrees, Dual, Float, Rounded, RunningError, State, balls
+
+FORMS = [ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
+EXACT = [QQ, GF(10007), GF(2**61 - 1), Dual(QQ), Dual(GF(2**31 - 1))]
+
+forms = pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__.removeprefix("linear_attention_"))
+exact_systems = pytest.mark.parametrize("system", EXACT, ids=str)
+
+
+def same(system, a, b):
+    """Outputs and final states equal, with ==."""
+    (o, end), (o2, end2) = a, b
+    assert system.equal(o, o2)
+    assert system.equal(end.S, end2.S)
+    assert (end.z is None) == (end2.z is None)
+    assert end.z is None or system.equal(end.z, end2.z)
+    assert end.position == end2.position
+
+
+@forms
+@exact_systems
+@given(problem=problems())
+def test_form_equals_definition(system, form, problem):
+    same(system, *problem.solve(system, ri.linear_attention, form))
+
+
+def test_definition_by_hand():
+    """Three tokens, one head, worked on paper: φ = identity, values 1, 10, 100."""
+    q, k, v = QQ.convert([[1, 0], [1, 1], [0, 2]]), QQ.convert([[1, 2], [3, 4], [5, 6]]), QQ.convert([[1], [10], [100]])
+    o, end = ri.linear_attention(q, k, v)
+    # scores: 1 | 3, 7 | 4, 8, 12
+    assert o.tolist() == [[1], [Fraction(3 * 1 + 7 * 10, 10)], [Fraction(4 * 1 + 8 * 10 + 12 * 100, 24)]]
+    assert end.S.tolist() == [[531], [642]]
+    assert end.z.tolist() == [9, 12]
+    assert end.position == 3
+    full, _ = ri.linear_attention(q, k, v, mask="full")
+    assert full.tolist()[0] == [Fraction(1 * 1 + 3 * 10 + 5 * 100, 9)]
+    assert ri.linear_attention(q, k, v, normalise=False)[0].tolist() == [[1], [73], [1284]]
+
+
+@exact_systems
+@given(problem=problems(masks=False), data=st.data())
+def test_split_at_every_point(system, problem, data):
+    """Prefill then decode: the definition over all tokens equals each form on the rest, started from the state of the beginning."""
+    form = data.draw(st.sampled_from([ri.linear_attention, *FORMS]))
+    (q, k, v), options = problem.draw(system)
+    o, end = ri.linear_attention(q, k, v, **options)
+    for i in range(problem.n + 1):
+        head, middle = form(*(x[..., :i, :] for x in (q, k, v)), **options)
+        tail, last = form(*(x[..., i:, :] for x in (q, k, v)), **(options | {"state": middle}))
+        assert system.equal(system.xp.concat([head, tail], axis=-2), o)
+        assert system.equal(last.S, end.S) and system.equal(last.z, end.z) and last.position == end.position
+
+
+@given(problem=problems(), data=st.data())
+def test_split_of_a_prefix(problem, data):
+    """A bidirectional prefix is read whole; the causal rest can be split anywhere behind it."""
+    assume(isinstance(problem.mask, int))
+    (q, k, v), options = problem.draw(QQ)
+    o, end = ri.linear_attention(q, k, v, **options)
+    i = data.draw(st.integers(problem.mask, problem.n))
+    head, middle = ri.linear_attention_chunked(*(x[..., :i, :] for x in (q, k, v)), chunk=problem.chunk, **options)
+    tail, last = ri.linear_attention_recurrent(*(x[..., i:, :] for x in (q, k, v)), **(options | {"state": middle, "mask": "causal"}))
+    assert QQ.equal(QQ.concat([head, tail], axis=-2), o)
+    assert QQ.equal(last.S, end.S)
+
+
+@given(problem=problems(), chunks=st.tuples(st.integers(1, 7), st.integers(1, 7)))
+def test_chunk_size_does_not_matter(problem, chunks):
+    a, b = (replace(problem, chunk=c).solve(GF(2**61 - 1), ri.linear_attention_chunked)[0] for c in chunks)
+    same(GF(2**61 - 1), a, b)
+
+
+@forms
+@given(problem=problems(max_n=5))
+def test_mpmath_residual_falls_with_digits(form, problem):
+    """At every precision the residual stays below the derived bound for u = 2^-prec, so it falls as 10^-digits."""
+    for digits in (15, 40, 90):
+        system = MP(digits)
+        arrays, options = problem.draw(system)
+        exact, bound = ri.exact_with_bound(*arrays, u=Fraction(1, 2**system.ctx.prec), **options)
+        o, _ = form(*arrays, **options)
+        judgement = ri.judge(o, exact, bound)
+        assert judgement.verdict in ("EXACT", "WITHIN BOUND"), judgement
+        assert judgement.vacuous == 0 or digits == 15, judgement
+
+
+@pytest.mark.parametrize("maker", ["iv", "arb"])
+@forms
+@given(problem=problems(max_n=4))
+def test_balls_contain_zero(maker, form, problem):
+    if maker == "arb":
+        pytest.importorskip("flint")
+    radii = []
+    for digits in (30, 60):
+        system = balls(digits, maker)
+        (o, end), (o2, end2) = problem.solve(system, ri.linear_attention, form)
+        for a, b in ((o, o2), (end.S, end2.S), (end.z, end2.z)):
+            assert system.equal(a, b)
+        radii.append(system.radius(o - o2))
+    assert radii[1] <= max(radii[0] * 1e-28, 0.0), "thirty more digits must shrink the balls by about as much"
+
+
+@pytest.mark.parametrize("phi", ["identity", "elu+1", "relu", "exp"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@forms
+@given(problem=problems())
+def test_floats_stay_within_the_bound(form, dtype, phi, problem):
+    system = Float("numpy", dtype)
+    arrays, options = problem.build(system)
+    if phi != "identity":  # signed features may cancel in the denominator; these do not, so the state must not either
+        options |= {"state": State(*(abs(x) for x in (options["state"].S, options["state"].z)), problem.position)} if problem.start else {}
+    try:
+        o, _ = form(*arrays, phi=phi, **options)
+    except ri.ZeroDenominator:
+        assume(False)
+    exact, bound = ri.exact_with_bound(*arrays, u=ri.unit_roundoff(dtype), phi=phi, **options)
+    judgement = ri.judge(o, exact, bound)
+    assert judgement.verdict in ("EXACT", "WITHIN BOUND", "VACUOUS"), judgement
+    if phi in ("elu+1", "exp"):  # positive features: no cancellation, so the bound always says something
+        assert judgement.vacuous == 0, judgement
+
+
+LOW = [
+    Float("numpy", "float64"),
+    Float("numpy", "float32"),
+    Float("numpy", "float16"),
+    Rounded("bfloat16"),
+    Rounded("bfloat16", ("elementwise", "sums", "partial")),
+]
+
+
+@pytest.mark.parametrize("system", LOW, ids=str)
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
+@given(data=st.data())
+def test_exact_probes(form, system, data):
+    n, r, m, heads = (data.draw(st.integers(*ends)) for ends in ((0, 40), (1, 5), (0, 3), (1, 3)))
+    mask = data.draw(st.sampled_from(["causal", "full"]) | st.integers(0, n))
+    probe = ri.exact_probe(
+        system, n=n, r=r, m=m, heads=heads, seed=data.draw(st.integers(0, 10**6)), mask=mask, normalise=data.draw(st.booleans()),
+        layout=data.draw(st.sampled_from([None, "half", "interleaved"])), start=data.draw(st.booleans()),
+    )  # fmt: skip
+    assert probe.mismatch(*form(probe.q, probe.k, probe.v, **probe.options)) is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
+@given(problem=problems())
+def test_running_error_encloses_the_truth(form, dtype, problem):
+    """φ = elu+1 and RoPE included: value ± error must contain what mpmath finds with 60 digits."""
+    system, oracle = RunningError(dtype), MP(60)
+    arrays, options = problem.build(system)
+    exactly = {key: x for key, x in options.items() if key in ("mask", "normalise")}
+    if problem.start:
+        start = options["state"]
+        exactly["state"] = State(oracle.convert(start.S), oracle.convert(start.z), start.position)
+    if problem.rope:
+        layout, placement, width = problem.rope
+        exactly["rope"] = ri.Rope(ri.angle_table(oracle, width), layout, placement)
+    o, _ = form(*arrays, phi="elu+1", **options)
+    truth, _ = ri.linear_attention(*(oracle.convert(x) for x in arrays), phi="elu+1", **exactly)
+    distance = abs(ri.systems.fractions(o, "test") - ri.systems.fractions(truth, "test"))
+    error = system.error(o)
+    assert all(d <= Fraction(e) for d, e in zip(distance.ravel(), error.ravel(), strict=True) if np.isfinite(e))
+    if not problem.start:  # positive features throughout: the bound must be finite and say something
+        assert np.all(error <= 2.0**-10 * (1 + np.abs(system.value(o))))
+
+
+@given(problem=problems(rope=False))
+def test_padding_is_as_if_the_token_were_not_there(problem):
+    """Padded tokens of any content, at any place: the others read as if they had been cut out."""
+    keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool)
+    options = {"normalise": False, "mask": problem.mask if isinstance(problem.mask, str) else "causal"}
+    (q, k, v), _ = problem.build(QQ)
+    for form in (ri.linear_attention, *FORMS):
+        o, end = form(q, k, v, padding=keep, **options)
+        o2, end2 = form(*(QQ.each(lambda p: p[..., keep, :], x) for x in (q, k, v)), **options)
+        assert QQ.equal(QQ.each(lambda p: p[..., keep, :], o), o2)
+        assert QQ.equal(end.S, end2.S) and QQ.equal(end.z, end2.z)
+        assert QQ.equal(o[..., ~keep, :], QQ.zeros_like(o[..., ~keep, :]))
+
+
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
+def test_padding_may_hold_nan(form):
+    system = Float()
+    q, k, v = (system.random((2, 5, 3), i) for i in range(3))
+    keep = np.array([[False, True, True, False, True], [True, True, False, True, True]])
+    clean, end = form(q, k, v, phi="elu+1", padding=keep)
+    for x in (q, k, v):
+        x[~keep] = np.nan
+    poisoned, end2 = form(q, k, v, phi="elu+1", padding=keep)
+    assert np.array_equal(clean, poisoned) and np.array_equal(end.S, end2.S) and np.array_equal(end.z, end2.z)
+
+
+def test_broadcast_heads_equal_repeated_heads():
+    """Grouped-query attention: one key head serves a group of query heads."""
+    q, k, v = QQ.random((2, 3, 5, 4), 0), QQ.random((2, 1, 5, 4), 1), QQ.random((2, 1, 5, 3), 2)
+    for form in (ri.linear_attention, *FORMS):
+        o, end = form(q, k, v)
+        assert end.S.shape == (2, 1, 4, 3)
+        for group in range(2):
+            for head in range(3):
+                alone, _ = form(q[group, head], k[group, 0], v[group, 0])
+                assert QQ.equal(o[group, head], alone)
+
+
+def test_separate_feature_maps():
+    q, k, v = (QQ.random((4, 3), i) for i in range(3))
+    o, _ = ri.linear_attention(q, k, v, phi=("relu", "identity"), normalise=False)
+    o2, _ = ri.linear_attention(ri.relu(q), k, v, normalise=False)
+    assert QQ.equal(o, o2)
+
+
+def test_a_users_own_map():
+    q, k, v = (QQ.random((2, 4, 3), i) for i in range(3))
+    square = lambda x: x * x + 1  # noqa: E731
+    for form in FORMS:
+        same(QQ, ri.linear_attention(q, k, v, phi=square), form(q, k, v, phi=square))
+
+
+@given(problem=problems())
+def test_absorb_gives_the_state_of_the_forms(problem):
+    (q, k, v), options = problem.build(QQ)
+    options.pop("mask")
+    state = options.pop("state", None) or ri.no_text(v, problem.d, problem.m, lead=problem.lead_k)
+    keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool)
+    for padding in (None, keep):
+        absorbed = ri.absorb(state, k, v, rope=options.get("rope"), phi=("identity", "relu"), padding=padding)
+        _, end = ri.linear_attention(
+            q, k, v, state=state, rope=options.get("rope"), normalise=False, phi=("identity", "relu"), padding=padding
+        )
+        same(QQ, (absorbed.S, absorbed), (end.S, end))
+
+
+def test_degrees_of_the_forms():
+    """Unnormalised: q·k·v, degree 3 whatever the form. Normalised: a quotient of degree 3 by degree 2."""
+    system = Degrees()
+    q, k, v = system.variables((3, 2)), system.variables((3, 2)), system.variables((3, 2))
+    for form in (ri.linear_attention, *FORMS):
+        assert system.worst(form(q, k, v, normalise=False)[0]) == (3, 0)
+        assert system.worst(form(q, k, v)[0]) == (3, 2)
+
+
+def test_unnormalised_state_may_lack_z():
+    q, k, v = (QQ.random((4, 3), i) for i in range(3))
+    start = State(QQ.random((3, 3), 5), None, 2)
+    for form in FORMS:
+        a, b = ri.linear_attention(q, k, v, normalise=False, state=start), form(q, k, v, normalise=False, state=start)
+        same(QQ, a, b)
+        assert a[1].z is None
+
+
+def test_complex_numbers_are_a_field():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(2, 4, 3)) + 1j * rng.normal(size=(2, 4, 3)) for _ in range(3))
+    o, _ = ri.linear_attention(q, k, v)
+    scores = np.tril(np.einsum("hti,hsi->hts", q, k))
+    assert o.dtype == np.complex128
+    want = scores @ v / scores.sum(-1, keepdims=True)
+    # n + r + 2 = 9 complex operations deep, each within a few u of exact; cancellation is measured by the condition number
+    condition = (np.abs(q) @ np.abs(k).swapaxes(-1, -2)).sum(-1) * np.abs(v).max() / np.abs(scores.sum(-1))
+    assert np.all(np.abs(o - want) <= 8 * 9 * 2.0**-53 * (condition**2)[..., None] * (1 + np.abs(want)))
+
+
+def test_problem_strategy_reaches_the_corners():
+    """The strategy itself is seen to draw empty, single and odd shapes, all masks, both layouts and placements."""
+    seen: list[Problem] = []
+
+    @given(problem=problems())
+    def collect(problem):
+        seen.append(problem)
+
+    collect()
+    assert {0, 1}.issubset({p.n for p in seen}) and any(p.d % 2 for p in seen) and any(p.m == 0 for p in seen)
+    assert any(p.mask == "full" for p in seen) and any(isinstance(p.mask, int) for p in seen) and any(p.start for p in seen)
+    assert {p.rope[:2] for p in seen if p.rope} == {(a, b) for a in ("half", "interleaved") for b in ("after", "before")}

@@ -1,0 +1,66 @@
+"""Exact probes: that nothing in them can round is itself checked, in exact arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import refimpl as ri
+from refimpl import QQ, Float, Rounded, State
+
+FORMATS = {"bfloat16": Rounded("bfloat16"), "float16": Float("numpy", "float16"), "float32": Float("numpy", "float32")}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=8)
+@given(data=st.data())
+def test_no_partial_sum_can_round(name, data):
+    """Integers whose sums of absolute values stay within 2^p, in S, z, num, den; power-of-two denominators."""
+    limit = 1 / ri.unit_roundoff(name)
+    n, r, m = (data.draw(st.integers(*ends)) for ends in ((0, 150), (1, 4), (1, 2)))
+    mask, seed, start = data.draw(st.sampled_from(["causal", "full"])), data.draw(st.integers(0, 99)), data.draw(st.booleans())
+    probe = ri.exact_probe(FORMATS[name], n=n, r=r, m=m, heads=1, mask=mask, seed=seed, start=start)
+    q, k, v = (QQ.convert(x) for x in (probe.q, probe.k, probe.v))
+    begin = probe.options.get("state")
+    S, z = (QQ.convert(begin.S), QQ.convert(begin.z)) if begin else (QQ.zeros((1, r, m)), QQ.zeros((1, r)))
+    entries = [x for array in (q, k, v, S, z) for x in array.planes[0].ravel()]
+    assert all(x.denominator == 1 for x in entries)
+
+    def sums(values, start):
+        state = State(QQ.abs(start), None)
+        return ri.linear_attention_recurrent(QQ.abs(q), QQ.abs(k), QQ.abs(values), mask=mask, normalise=False, state=state)
+
+    numerators, end = sums(v, S)
+    masses, end_z = sums(QQ.ones((1, n, 1)), z[..., None])
+    assert all(x <= limit for a in (numerators, masses, end.S, end_z.S) for x in a.planes[0].ravel())
+    dens, _ = ri.linear_attention_recurrent(q, k, QQ.ones((1, n, 1)), mask=mask, normalise=False, state=State(z[..., None], None))
+    assert all(int(x) > 0 and int(x) & (int(x) - 1) == 0 for x in dens.planes[0].ravel())
+
+
+def test_mismatch_says_where():
+    probe = ri.exact_probe(Float(), n=5, r=3, m=2)
+    o, end = ri.linear_attention(probe.q, probe.k, probe.v, **probe.options)
+    assert probe.mismatch(o, end) is None
+    wrong = o.copy()
+    wrong[1, 3, 0] += 2.0**-40
+    assert probe.mismatch(wrong).startswith("o[1, 3, 0] is ")
+    assert probe.mismatch(o[:1]) == "o has shape (1, 5, 2) instead of (2, 5, 2)"
+    assert probe.mismatch(o, State(end.S + 1, end.z)).startswith("S[0, 0, 0] is ")
+    assert probe.mismatch(o, State(end.S, end.z * np.array([1, 1, 2]))).startswith("z[0, 2] is ")
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_a_probe_tells_the_layouts_apart(layout):
+    other = {"half": "interleaved", "interleaved": "half"}[layout]
+    probe = ri.exact_probe(Float(), n=7, r=4, m=3, layout=layout, seed=1)
+    options = probe.options | {"rope": ri.Rope(probe.options["rope"].table, other)}
+    assert probe.mismatch(ri.linear_attention(probe.q, probe.k, probe.v, **options)[0]) is not None
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match="exact_probe: `system` must be a Float or Rounded system, got ℚ"):
+        ri.exact_probe(QQ, n=3, r=2, m=2)
+    with pytest.raises(ValueError, match="exact_probe: need r ≥ 1 and n, m, heads ≥ 0, got r=0, n=3, m=2, heads=2"):
+        ri.exact_probe(Float(), n=3, r=0, m=2)

@@ -1,0 +1,223 @@
+"""verify finds what it should, and nothing else."""
+
+import dataclasses
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import refimpl as ri
+from refimpl.verify import check as checking
+from refimpl.verify import identities
+from refimpl.verify.check import Case, Numbers, Theorem, check, label, way
+from refimpl.verify.identities import CASES, FORMS, THEOREMS, default_systems, more_cases, verify
+
+SYSTEMS = [ri.QQ, ri.GF(10007), ri.MP(30), ri.balls(30), ri.balls(30, "iv"), ri.Float(), ri.Float("numpy", "float32")]
+HOLDS = {"EXACT", "ENCLOSED", "WITHIN BOUND"}
+
+
+@pytest.mark.parametrize("theorem", THEOREMS.values(), ids=THEOREMS)
+def test_every_theorem_says_what_it_says(theorem):
+    assert theorem.statement.endswith(".") and theorem.assumes and theorem.source and theorem.ways
+    assert sum(map(theorem.fits, CASES)) >= 5
+
+
+def test_every_theorem_holds_wherever_it_can_be_checked():
+    results = verify()
+    assert {r.verdict for r in results} == HOLDS | {"N/A"}
+    for r in results:
+        assert r.instances >= 5 if r.verdict != "N/A" else r.evidence, r
+    assert {r.theorem for r in results if r.verdict != "N/A"} == set(THEOREMS)
+
+
+def test_why_not():
+    reasons = {(r.theorem, r.system): r.evidence for r in verify(["kv_cache", "shift", "causality", "exact_probes"]) if r.verdict == "N/A"}
+    assert reasons["kv_cache", "Q"] == "exp is not defined in ℚ; softmax attention needs a real system"
+    assert reasons["shift", "rounded(bfloat16)"] == "at this precision exact_probes decide"
+    assert reasons["shift", "dependencies"] == "dependency sets say nothing of values"
+    assert reasons["causality", "Q"] == "causality is read off dependency sets"
+    assert reasons["exact_probes", "Q"] == "exact_probes speak of float formats"
+
+
+def test_a_system_without_a_way_is_refused():
+    with pytest.raises(ri.NotDefined, match="degrees has no way of deciding equality"):
+        verify(["shift"], [ri.Degrees()])
+
+
+@pytest.mark.parametrize("system", default_systems(0), ids=label)
+def test_labels_are_what_the_command_line_takes(system):
+    if label(system) != "dependencies":
+        assert ri.system(label(system)).name == system.name
+
+
+def test_the_second_prime_comes_from_the_seed():
+    first, again, other = (default_systems(seed)[2].p for seed in (0, 0, 1))
+    assert first == again != other and min(first, other) > 2**59 and max(first, other) < 2**61
+
+
+def test_draws_depend_on_theorem_system_shape_seed_and_attempt():
+    seeds = {checking.digest(*parts) for parts in [("a", "Q", "n=1", 0, 0), ("b", "Q", "n=1", 0, 0), ("a", "Q", "n=1", 1, 0)]}
+    assert len(seeds) == 3
+    one, two = (Numbers(ri.QQ, 5).draw(3, 2) for _ in range(2))
+    assert ri.QQ.equal(one, two)
+
+
+def test_more_cases_are_many_and_follow_the_seed():
+    assert more_cases(1) == more_cases(1) != more_cases(2)
+    assert {63, 64, 65} <= {c.n for c in more_cases(0)} and len(more_cases(0)) == 43
+    theorem = THEOREMS["chunked_eq_sum"]
+    assert check(theorem, ri.GF(2**61 - 1), more_cases(3), seed=3).verdict == "EXACT"
+
+
+# Planted bugs. Each must be found in every kind of system.
+
+
+def strict_mask(q, k, v, **options):
+    """Token t does not see itself."""
+    xp = ri.system_of(q).xp
+    first = xp.zeros_like(k[..., :1, :])
+    return ri.linear_attention(q, xp.concat([first, k[..., :-1, :]], axis=-2), v, **{**options, "normalise": False})
+
+
+def drops_the_state(q, k, v, *, state=None, **options):
+    return ri.linear_attention_recurrent(q, k, v, state=None, **options)
+
+
+def off_by_one(q, k, v, *, state=None, **options):
+    """Final state counts one position too many."""
+    o, end = ri.linear_attention_recurrent(q, k, v, state=state, **options)
+    return o, dataclasses.replace(end, position=end.position + 1)
+
+
+def transposed(q, k, v, **options):
+    o, end = ri.linear_attention_recurrent(q, k, v, **options)
+    return o, dataclasses.replace(end, S=ri.system_of(q).xp.matrix_transpose(end.S))
+
+
+def crashes(q, k, v, **options):
+    raise RuntimeError("no kernel for this shape")
+
+
+@pytest.mark.parametrize("bug", [strict_mask, drops_the_state, off_by_one, transposed, crashes], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: s.name)
+def test_a_planted_bug_fails_in_every_system(bug, system, monkeypatch):
+    monkeypatch.setitem(FORMS, "recurrent", bug)
+    (result,) = verify(["recurrent_eq_sum"], [system])
+    assert result.verdict == "FAIL" and result.worst.startswith("n=") and result.evidence
+
+
+@pytest.mark.parametrize(("theorem", "form"), [
+    ("quadratic_eq_sum", "quadratic"), ("recurrent_eq_sum", "recurrent"), ("chunked_eq_sum", "chunked"), ("split_invariance", "recurrent"),
+    ("shift", "recurrent"), ("softmax_shifted_eq_sum", "softmax_shifted"), ("kv_cache", "softmax_shifted"), ("exact_probes", "chunked"),
+    ("causality", "quadratic"),
+])  # fmt: skip
+def test_every_theorem_about_a_form_can_fail(theorem, form, monkeypatch):
+    """A form that reads the text backwards."""
+    right = FORMS[form]
+
+    def backwards(q, k, v, **options):
+        return right(q, k[..., ::-1, :] if not hasattr(k, "flip") else k.flip(-2), v, **options)
+
+    monkeypatch.setitem(FORMS, form, backwards)
+    results = [r for r in verify([theorem]) if r.verdict != "N/A"]
+    assert results and all(r.verdict == "FAIL" for r in results), results
+
+
+@pytest.mark.parametrize(("theorem", "name", "wrong"), [
+    ("rope_layouts", "interleave", lambda x, pairs: x),
+    ("state_monoid", "join", lambda a, b, **o: ri.State(a.S + b.S, a.z + b.z, a.position + b.position)),
+    ("state_monoid", "remove", lambda whole, b, **o: whole),
+    ("shift", "shift", lambda state, by, **o: dataclasses.replace(state, position=state.position + by)),
+])  # fmt: skip
+def test_every_theorem_about_states_and_layouts_can_fail(theorem, name, wrong, monkeypatch):
+    monkeypatch.setattr(identities, name, wrong)
+    assert all(r.verdict == "FAIL" for r in verify([theorem]) if r.verdict != "N/A")
+
+
+def test_rope_relative_can_fail(monkeypatch):
+    """Rotations that are not powers of one rotation."""
+    monkeypatch.setattr(Numbers, "rope", lambda self, *a: lambda x, at: x * (1 + abs(at[0]) % 3))
+    assert all(r.verdict == "FAIL" for r in verify(["rope_relative"]) if r.verdict != "N/A")
+
+
+def test_the_first_differing_entry_is_named(monkeypatch):
+    def wrong(q, k, v, **options):
+        o, state = ri.linear_attention_quadratic(q, k, v, **options)
+        return o + ri.QQ.convert([[0] * o.shape[-1]] * (o.shape[-2] - 1) + [[0] * (o.shape[-1] - 1) + [1]] * min(o.shape[-2], 1)), state
+
+    monkeypatch.setitem(FORMS, "quadratic", wrong)
+    theorem = THEOREMS["quadratic_eq_sum"]
+    result = check(theorem, ri.QQ, [Case(3, 2, 4, start=1)])
+    assert (result.verdict, result.worst) == ("FAIL", "n=3 d=2 m=4 start=1")
+    assert result.evidence.startswith("o[2, 3] is ") and " instead of " in result.evidence
+
+
+def test_a_wrong_shape_is_a_failure():
+    theorem = Theorem("t", "s.", "a", "b", lambda case, numbers: iter([("x", numbers.draw(2, 1), numbers.draw(1, 2))]))
+    assert check(theorem, ri.QQ, CASES).evidence == "x has shape (2, 1) instead of (1, 2)"
+
+
+def test_zero_denominators_are_redrawn_and_counted():
+    result = check(THEOREMS["quadratic_eq_sum"], ri.GF(31), CASES)
+    assert result.verdict == "EXACT" and result.redraws > 0
+
+
+def test_a_field_too_small_to_draw_in_is_not_run():
+    result = check(THEOREMS["quadratic_eq_sum"], ri.GF(2), CASES)
+    assert result.verdict == "NOT RUN" and result.evidence == "20 draws in a row had a zero denominator"
+
+
+def test_a_vacuous_bound_is_no_pass():
+    def cancels(case, numbers):
+        """(x + 2⁶⁰) − 2⁶⁰: in float64 nothing is left of x."""
+        x, big = numbers.draw(3, 2), 2**60
+        xp = ri.system_of(x).xp
+        big = numbers.system.convert(big) if xp is numbers.system else np.float64(big)
+        yield "x", (x + big) - big, x
+
+    theorem = Theorem("t", "s.", "a", "b", cancels)
+    assert check(theorem, ri.Float(), CASES[:1]).verdict == "VACUOUS"
+    assert check(theorem, ri.QQ, CASES[:1]).verdict == "EXACT"
+
+
+def test_an_unbounded_ball_is_no_pass():
+    def divides(case, numbers):
+        x = numbers.draw(1, 1)
+        yield "x", x / (x - x), x
+
+    system = ri.balls(30, "iv")
+    assert check(Theorem("t", "s.", "a", "b", divides), system, CASES[:1]).verdict in ("VACUOUS", "FAIL", "NOT RUN")
+
+
+def test_way_prefers_what_decides_more():
+    assert way(THEOREMS["shift"], ri.Float()) == "bound" and way(THEOREMS["exact_probes"], ri.Float()) == "probe"
+    assert way(THEOREMS["shift"], ri.Rounded("float16")) is None and way(THEOREMS["shift"], ri.MP(20)) == "bound"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_running_error_bounds_every_order(dtype):
+    """The bound holds for sums in random orders, against the truth over ℚ."""
+    system, rng = ri.Float("numpy", dtype), random.Random(0)
+    analysis = ri.RunningError(dtype)
+    for seed in range(20):
+        x, y = system.random((30,), seed), system.random((30,), seed + 100)
+        bounded = analysis.sum(analysis.convert(x) * analysis.convert(y), axis=0)
+        truth = sum(Fraction(float(a)) * Fraction(float(b)) for a, b in zip(x, y, strict=True))
+        for _ in range(10):
+            total = x.dtype.type(0)
+            for i in rng.sample(range(30), 30):
+                total = total + x[i] * y[i]
+            assert abs(Fraction(float(total)) - truth) <= Fraction(float(analysis.error(bounded)))
+
+
+def test_mpmath_bound_shrinks_with_the_precision():
+    bounds = [verify(["quadratic_eq_sum"], [ri.MP(digits)])[0].bound for digits in (20, 50, 80)]
+    assert bounds[0] > 10**25 * bounds[1] > 10**50 * bounds[2] > 0
+
+
+@pytest.mark.parametrize("library", ["torch", "array_api_strict"])
+def test_other_libraries(library):
+    pytest.importorskip(library)
+    for r in verify(["chunked_eq_sum", "exact_probes"], [ri.Float(library, "float32")]):
+        assert r.verdict in HOLDS, r
