@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 import refimpl as ri
+
+FLINT = importlib.util.find_spec("flint") is not None
+MAKERS = ["iv", pytest.param("arb", marks=pytest.mark.skipif(not FLINT, reason="python-flint is not installed"))]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import MAKERS
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Float, balls
@@ -109,10 +110,8 @@ def test_explicit_frequencies():
     assert np.max(np.abs(cos - np.cos([[0, 0], [1, 0.5]]))) <= 2.0**-51
 
 
-@pytest.mark.parametrize("maker", ["iv", "arb"])
+@pytest.mark.parametrize("maker", MAKERS)
 def test_balls_enclose_the_tables(maker):
-    if maker == "arb":
-        pytest.importorskip("flint")
     system = balls(30, maker)
     for got, want in zip(ri.angle_table(system, 8)([10**6]), ri.angle_table(MP(80), 8)([10**6]), strict=True):
         assert system.equal(got, system.convert(want))
