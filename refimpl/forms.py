@@ -14,7 +14,7 @@ from .errors import NotDefined
 from .feature_maps import identity
 from .rope import Rope
 from .shapes import check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
-from .state import KVCache, State, check, features, no_text
+from .state import KVCache, State, check_state, features, no_text
 from .systems import require, system_of
 
 
@@ -38,7 +38,7 @@ def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:
             finite(who, name, xp, x, keep)
         fk, gk, v = hide(keep, fk, gk, v)
         start = no_text(v, fk.shape[-1], v.shape[-1]) if state is None else state
-        axes = check(who, "state", start, fk.shape[-1], v.shape[-1], k=fk, v=v)
+        axes = check_state(who, "state", start, fk.shape[-1], v.shape[-1], k=fk, v=v)
         if start.z is None and normalise:
             raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)")
         lead(who, q=fq, k=fk, v=v, **{"state.S": start.S})

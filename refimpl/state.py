@@ -53,7 +53,7 @@ def no_text(like: Any, r: int, m: int, *, lead: tuple[int, ...] = (), position: 
     return State(S, z, position)
 
 
-def check(who: str, name: str, state: State, r: int, m: int, **like: Any) -> tuple[int, ...]:
+def check_state(who: str, name: str, state: State, r: int, m: int, **like: Any) -> tuple[int, ...]:
     """Refuse a state that does not go with r features, m values and these arrays; the leading axes of all of them."""
     S = f"{name}.S"
     xp = namespace(who, **like, **{S: state.S})
@@ -104,7 +104,7 @@ def absorb(state: State, k: Any, v: Any, /, *, phi: Any = identity, rope: Rope |
     _, phi_k = pair("absorb", phi)
     _, fk, _, gk = features(k, k, phi=phi_k, rope=rope, position=state.position)
     fk, gk, v = hide(keep, fk, gk, v)
-    check("absorb", "state", state, fk.shape[-1], v.shape[-1], k=fk, v=v)
+    check_state("absorb", "state", state, fk.shape[-1], v.shape[-1], k=fk, v=v)
     z = None if state.z is None else state.z + xp.sum(gk, axis=-2)
     return State(state.S + xp.matrix_transpose(fk) @ v, z, state.position + k.shape[-2])
 
@@ -159,7 +159,7 @@ def remove(whole: State, b: State, *, rope: Rope | None = None, phi: Any = None,
 def _add(who: str, a: State, b: State, sign: int, position: int) -> State:
     if (a.z is None) != (b.z is None):
         raise ValueError(f"{who}: `b` must have z exactly if the other state has it, got z in {'`b`' if a.z is None else 'the other'} only")
-    check(who, "b", b, *a.S.shape[-2:], **{"a.S": a.S})
+    check_state(who, "b", b, *a.S.shape[-2:], **{"a.S": a.S})
     return State(a.S + sign * b.S, None if a.z is None else a.z + sign * b.z, position)
 
 
