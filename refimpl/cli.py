@@ -1,15 +1,15 @@
 """The command `refimpl`: verify the identities here and now, or ask the doctor what this machine has.
 
-Exit status: 0 all hold, 1 some fail, 2 could not run.
+Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -39,8 +39,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     verify = commands.add_parser(
-        "verify", help="check every identity in every number system", epilog="Exit status: 0 all hold, 1 some fail, 2 could not run."
-    )
+        "verify", help="check every identity in every number system",
+        epilog="Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run.",
+    )  # fmt: skip
     verify.add_argument("names", nargs="*", metavar="NAME", help="identities to check (default: all; see --list)")
     verify.add_argument("--list", action="store_true", help="print the identities, their assumptions and sources, and stop")
     verify.add_argument("--system", action="append", metavar="S", help="a number system, e.g. Q, 'GF(10007)', float32; repeatable")
@@ -68,16 +69,17 @@ def run_verify(options: argparse.Namespace) -> int:
         for t in THEOREMS.values():
             print(f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}\n    Checked  by {', '.join(t.ways)}")
         return 0
+    target = json_target(options.json)
     began = time.perf_counter()
     results = verify(options.names, chosen_systems(options), full=options.full, seed=options.seed, progress=progress())
     seconds = time.perf_counter() - began
-    if options.json:
-        about = {"seed": options.seed, "full": options.full, "versions": versions()}
-        write_json(options.json, {**about, "results": [asdict(r) for r in results]})
     print(table(results))
-    print(summary(results, seconds, options.seed))
+    print(summary(results, seconds, options.seed), flush=True)
+    if target:
+        about = {"seed": options.seed, "full": options.full, "versions": versions()}
+        write_json(target, {**about, "results": [asdict(r) for r in results]})
     verdicts = {r.verdict for r in results}
-    return 1 if "FAIL" in verdicts else 2 if "NOT RUN" in verdicts or verdicts <= {"N/A"} else 0
+    return 1 if "FAIL" in verdicts else 2 if verdicts & {"VACUOUS", "NOT RUN"} or verdicts <= {"N/A"} else 0
 
 
 def chosen_systems(options: argparse.Namespace) -> list[System] | None:
@@ -96,20 +98,29 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
         found: list[System] = []
         for dtype in ("float64", "float32", "float16", "bfloat16"):
             try:
-                found.append(Float(options.backend, dtype, options.device))
-                found[-1].convert([1])
-            except ImportError:
-                raise
-            except ValueError:  # this library, or this device, lacks this dtype
+                found.append(tried(functools.partial(Float, options.backend, dtype, options.device), options.backend, options.device))
+            except (ValueError, TypeError):  # this library, or this device, lacks this dtype
                 continue
-            except Exception as error:
-                raise ValueError(f"{options.backend} cannot make an array on {options.device or 'its device'}: {error}") from error
         if not found:
             raise ValueError(f"{options.backend} has no floats on {options.device or 'its device'}")
         return found
     if options.system:
-        return [Dependencies() if name == "dependencies" else system(name) for name in options.system]
+        makers = {"dependencies": Dependencies}
+        return [tried(makers.get(name, functools.partial(system, name)), *name.partition(" on ")[::2]) for name in options.system]
     return None
+
+
+def tried(make: Callable[[], System], name: str, device: str | None = None) -> System:
+    """A system that has held a number once: a device that is not there is one error, not a failure of every identity."""
+    try:
+        system = make()
+        system.convert([1])
+    except (ImportError, ValueError, TypeError):
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise OSError(f"{name} cannot make an array on {device or 'its device'}: {reason}") from error
+    return system
 
 
 def progress() -> Callable[[str], None]:
@@ -157,21 +168,39 @@ def versions() -> dict[str, str | None]:
 def run_doctor(options: argparse.Namespace) -> int:
     from .doctor import examine, report
 
+    target = json_target(options.json)
     findings = examine()
-    if options.json:
-        write_json(options.json, findings)
-    print(report(findings))
+    print(report(findings), flush=True)
+    if target:
+        write_json(target, findings)
     return 0 if findings["well"] else 2
 
 
-def write_json(path: str, data: Any) -> None:
+def json_target(path: str | None) -> Path | None:
+    """Where `--json` will write, behind any symbolic link; refused before the work, not after it."""
+    if path is None:
+        return None
+    target = Path(os.path.realpath(path))
+    no_file = path in ("", "-", "/dev/stdout", "/dev/stderr")
+    problem = (
+        "not a regular file" if no_file or (os.path.exists(path) and not os.path.isfile(path))
+        else "no such folder" if not target.parent.is_dir()
+        else "the folder is not writable" if not os.access(target.parent, os.W_OK | os.X_OK)
+        else ""
+    )  # fmt: skip
+    if problem:
+        raise OSError(f"--json: cannot write {path}: {problem}")
+    return target
+
+
+def write_json(target: Path, data: Any) -> None:
     """Write a file that is whole or not there: under another name first."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
+    draft = target.with_name(f".refimpl-{os.getpid()}-{time.time_ns()}.tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with open(draft, "x", encoding="utf-8") as file:
             json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+        os.replace(draft, target)
+    except OSError as error:
+        raise OSError(f"--json: cannot write {target}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)

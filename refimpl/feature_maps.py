@@ -26,7 +26,8 @@ def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
             require(system_of(x), capability, name)
             return phi(x)
 
-        checked.__name__, checked.__doc__ = phi.__name__, phi.__doc__
+        checked.__name__ = checked.__qualname__ = phi.__name__
+        checked.__doc__ = phi.__doc__
         checked.needs = capability  # type: ignore[attr-defined]
         FEATURE_MAPS[name] = checked
         return checked
@@ -105,7 +106,13 @@ def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
 
 
 def polynomial(degree: int) -> FeatureMap:
-    """φ(x) = [1, x] ⊗ ... ⊗ [1, x], so φ(q)·φ(k) = (1 + q·k)^degree. Needs ring; r = (d+1)^degree."""
+    """φ(x) = [1, x] ⊗ ... ⊗ [1, x], so φ(q)·φ(k) = (1 + q·k)^degree. Needs ring; r = (d+1)^degree.
+
+    >>> from refimpl import GF
+    >>> x, phi = GF(7).convert([[2, 3]]), polynomial(2)
+    >>> phi(x) @ GF(7).matrix_transpose(phi(x)), pow(1 + 2 * 2 + 3 * 3, 2, 7)
+    (GF(7)([[0]]), 0)
+    """
     integer("polynomial", "degree", degree, least=0)
 
     def phi(x: Any, /) -> Any:

@@ -5,6 +5,7 @@ A form is written as its formula alone and gets its public face here; `linear_at
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from array_api_compat import array_namespace, device
 from .errors import NotDefined
 from .feature_maps import identity
 from .rope import Rope
-from .shapes import check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
+from .shapes import boolean, check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
 from .state import KVCache, State, check_state, features, no_text
 from .systems import require, system_of
 
@@ -109,6 +110,7 @@ def check_cache(who: str, cache: KVCache, q: Any, v: Any) -> None:
     xp = namespace(who, **{"q": q, "cache.k": cache.k, "cache.v": cache.v})
     shape(who, "cache.k", cache.k, "tokens", q.shape[-1], like="to match `q`")
     shape(who, "cache.v", cache.v, cache.k.shape[-2], v.shape[-1], like="to match `cache.k` and `v`")
+    boolean(who, "cache.keep", cache.keep, "cache.k", cache.k)
     shape(who, "cache.keep", cache.keep, 1, cache.k.shape[-2], like="to match `cache.k`")
     for name, x in (("cache.k", cache.k), ("cache.v", cache.v)):
         finite(who, name, xp, x)
@@ -128,6 +130,10 @@ def reveal(keep: Any, num: Any, den: Any) -> tuple[Any, Any]:
 
 
 def named(attention: Callable, body: Callable) -> Callable:
+    """Name, docstring and signature, with what options of its own the body has."""
+    own = [p for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    shared = [p for p in inspect.signature(attention).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    attention.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
     attention.__name__ = attention.__qualname__ = body.__name__
     attention.__doc__, attention.__module__ = body.__doc__, body.__module__
     return attention

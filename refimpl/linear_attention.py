@@ -33,6 +33,7 @@ def linear_attention(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[no-untyped
     phi : φ by name or as a function, or a pair (φ_q, φ_k)    mask : "causal", "full", or P: the first P tokens see each other
     normalise : divide by φ(q_t)·z_t                          rope : a Rope, placed after φ or before the kernel
     state : a State to start from                             padding : (..., n) booleans, False for tokens that do not count
+    Tokens are read at state.position, state.position + 1, ..., padded ones included; a padded token's output is 0.
     Needs    ring; field where normalised
     Source   Katharopoulos et al. 2020. Differs: no ε.
     Cost     O(n² r m)

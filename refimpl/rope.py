@@ -74,7 +74,7 @@ def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequen
     """The usual rotations, cos pθ_i and sin pθ_i with θ_i = base^(−2i/width), for the system (or array) `like`.
 
     width : how many features turn, even; fewer than all is partial rotary.  frequencies : explicit θ_i instead.
-    Floats are made on the host: right to 2⁻⁵² at any position, then rounded to the dtype.
+    Floats are made on the host: right to 2⁻⁵¹ at any position, then rounded to the dtype.
     Needs    real
     """
     if not isinstance(like, System):
@@ -106,12 +106,16 @@ def power_table(c: Any, s: Any, /) -> Table:
 
     c, s : (h,) with c² + s² = 1.   Exact in ℚ and GF(p); with c = 0, s = 1 quarter turns, exact in every dtype.
     Needs    ring
+
+    >>> from refimpl import QQ
+    >>> cos, sin = power_table(*circle_point(QQ.ones((1,)) / 2))([0, 1, 2, -1])
+    >>> cos[:, 0], sin[:, 0]
+    (ℚ([1, 3/5, -7/25, 3/5]), ℚ([0, 4/5, 24/25, -4/5]))
     """
     xp = namespace("power_table", c=c, s=s)
     if c.ndim != 1 or s.shape != c.shape:
         raise ValueError(f"power_table: `c` and `s` must have one shape (pairs,), got {tuple(c.shape)} and {tuple(s.shape)}")
-    off = c * c + s * s != xp.ones_like(c)
-    if system_of(c).exact and known(xp.any(off)):
+    if system_of(c).exact and known(xp.any(off := c * c + s * s != xp.ones_like(c))):
         raise ValueError(f"power_table: `c`, `s` must satisfy c² + s² = 1, pair {first(off)[0]} does not")
 
     @functools.cache
@@ -136,8 +140,8 @@ def power_table(c: Any, s: Any, /) -> Table:
 def circle_point(t: Any, /) -> tuple[Any, Any]:
     """A point of c² + s² = 1 from its parameter: ((1 − t²)/(1 + t²), 2t/(1 + t²)).   Needs field; t² ≠ −1."""
     bottom = 1 + t * t
-    if isinstance(bottom, Array) and known((bottom == 0).any()):
-        raise ZeroDenominator(f"circle_point: `t` must satisfy t² ≠ −1 in {bottom.system.name}, entry {first(bottom == 0)} does not")
+    if isinstance(bottom, Array) and known((zero := bottom.system.singular(bottom)).any()):
+        raise ZeroDenominator(f"circle_point: `t` must satisfy t² ≠ −1 in {bottom.system.name}, entry {first(zero)} does not")
     return (1 - t * t) / bottom, (t + t) / bottom
 
 

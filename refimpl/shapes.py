@@ -69,12 +69,25 @@ def integer(who: str, name: str, x: Any, *, least: int | None = None, most: int 
 
 
 def scalar(who: str, name: str, x: Any, **like: Any) -> Any:
-    """A factor: a Python number, or an array that needs no cast."""
+    """A factor: an array of the same kind, or a Python number that such an array takes without a cast."""
     if isinstance(x, Array) or is_array_api_obj(x):
         namespace(who, **like, **{name: x})
-    elif not isinstance(x, int | float | complex | Fraction):
-        raise TypeError(f"{who}: `{name}` must be a number or an array, got {type(x).__name__}")
+        return x
+    exact = isinstance(next(iter(like.values())), Array)
+    if isinstance(x, bool) or not isinstance(x, int | float | Fraction if exact else int | float):  # ℚ has words of its own for floats
+        raise TypeError(f"{who}: `{name}` must be an integer, a {'Fraction' if exact else 'float'} or an array, got {brief(x)}")
+    if x - x != 0:
+        raise ValueError(f"{who}: `{name}` must be finite, got {x}")
     return x
+
+
+def boolean(who: str, name: str, x: Any, like: str, y: Any) -> None:
+    """A mask must be a boolean array where y is; beside an array over a number system, of NumPy."""
+    if not is_array_api_obj(x) or not array_namespace(x).isdtype(x.dtype, "bool"):
+        raise TypeError(f"{who}: `{name}` must be a boolean array, got {getattr(x, 'dtype', type(x).__name__)}")
+    for what, a, b in (("library", home(x), "numpy" if isinstance(y, Array) else home(y)), ("device", device(x), device(y))):
+        if a != b:
+            raise TypeError(f"{who}: `{name}` has {what} {a}, `{like}` needs {b}; convert it explicitly")
 
 
 def shape(who: str, name: str, x: Any, *tail: int | str, like: str = "") -> None:
@@ -118,13 +131,8 @@ def check_padding(who: str, padding: Any, **arrays: Any) -> Any:
     """Padding (..., n) as (..., n, 1), ready to select tokens."""
     if padding is None:
         return None
-    if not is_array_api_obj(padding) or not array_namespace(padding).isdtype(padding.dtype, "bool"):
-        raise TypeError(f"{who}: `padding` must be a boolean array, got {getattr(padding, 'dtype', type(padding).__name__)}")
-    k = arrays["k"]
-    shape(who, "padding", padding, k.shape[-2], like="to match `k`")
-    for what, a, b in (("library", home(padding), "numpy" if isinstance(k, Array) else home(k)), ("device", device(padding), device(k))):
-        if a != b:
-            raise TypeError(f"{who}: `padding` has {what} {a}, `k` needs {b}; convert it explicitly")
+    boolean(who, "padding", padding, "k", arrays["k"])
+    shape(who, "padding", padding, arrays["k"].shape[-2], like="to match `k`")
     lead(who, **arrays, padding=padding[..., None])
     return padding[..., None]
 

@@ -112,21 +112,28 @@ def absorb(state: State, k: Any, v: Any, /, *, phi: Any = identity, rope: Rope |
 def shift(state: State, by: int, *, rope: Rope | None = None, phi: Any = None) -> State:
     """The same past, seen from `by` positions further on: position + by, S ↦ R_by S, z unchanged.
 
-    RoPE before the kernel keeps φ(R_s k_s) in the state, which turns linearly only for φ = identity (z turns too).
+    RoPE before the kernel keeps φ(R_s k_s) in the state, which turns linearly only for φ = identity (z turns too): pass phi.
     Converting a prompt of M tokens ends with shift(state, −M): the input then starts where the prompt did.
     """
     instance("shift", "state", state, State)
-    if integer("shift", "by", by) == 0 or rope is None:
+    integer("shift", "by", by)
+    return _shift("shift", state, by, rope, phi, ("phi_q", "phi_k"))
+
+
+def _shift(who: str, state: State, by: int, rope: Rope | None, phi: Any, matter: tuple[str, ...]) -> State:
+    """Which maps matter: a shifted state is read by φ_q as well, a joined one was only written, by φ_k."""
+    if by == 0 or rope is None:
         return replace(state, position=state.position + by)
-    instance("shift", "rope", rope, Rope)
-    if rope.placement == "before":
-        phi_k = pair("shift", phi)[1]
-        if phi_k is not identity:
-            name = getattr(phi_k, "__name__", "this feature map")
-            raise NotDefined(f"shift: RoPE stands before the kernel and {name} is not rotation-covariant; keep running positions")
-        z = None if state.z is None else _turn(state.z[..., None], by, rope)[..., 0]
-        return State(_turn(state.S, by, rope), z, state.position + by)
-    return State(_turn(state.S, by, rope), state.z, state.position + by)
+    instance(who, "rope", rope, Rope)
+    if rope.placement == "after":
+        return State(_turn(state.S, by, rope), state.z, state.position + by)
+    maps = dict(zip(("phi_q", "phi_k"), pair(who, phi), strict=True))
+    for name in matter:
+        if maps[name] is not identity:
+            what = getattr(maps[name], "__name__", "this feature map")
+            raise NotDefined(f"{who}: under RoPE before the kernel only states of identity turn, not of {what}; keep running positions")
+    z = None if state.z is None else _turn(state.z[..., None], by, rope)[..., 0]
+    return State(_turn(state.S, by, rope), z, state.position + by)
 
 
 def _turn(S: Any, by: int, rope: Rope) -> Any:
@@ -140,11 +147,18 @@ def _turn(S: Any, by: int, rope: Rope) -> Any:
 def join(a: State, b: State, *, rope: Rope | None = None, phi: Any = None, origin: int = 0) -> State:
     """The state of text a followed by text b, where b was read starting at position `origin`.
 
-    S = S_a + R_{p_a − origin} S_b      z = z_a + z_b      position = p_a + p_b − origin
+        S = S_a + R_{p_a − origin} S_b      z = z_a + z_b      position = p_a + p_b − origin
+
+    >>> from refimpl import QQ
+    >>> k, v = QQ.random((5, 2), 0), QQ.random((5, 3), 1)
+    >>> empty = no_text(v, 2, 3)
+    >>> whole, joined = absorb(empty, k, v), join(absorb(empty, k[:2], v[:2]), absorb(empty, k[2:], v[2:]))
+    >>> QQ.equal(joined.S, whole.S), joined.position
+    (True, 5)
     """
     for name, state in (("a", a), ("b", b)):
         instance("join", name, state, State)
-    b = shift(b, a.position - origin, rope=rope, phi=phi)
+    b = _shift("join", b, a.position - integer("join", "origin", origin), rope, phi, ("phi_k",))
     return _add("join", a, b, 1, b.position)
 
 
@@ -152,8 +166,8 @@ def remove(whole: State, b: State, *, rope: Rope | None = None, phi: Any = None,
     """Takes the last text out again: remove(join(a, b), b) = a."""
     for name, state in (("whole", whole), ("b", b)):
         instance("remove", name, state, State)
-    start = whole.position - (b.position - origin)
-    return _add("remove", whole, shift(b, start - origin, rope=rope, phi=phi), -1, start)
+    start = whole.position - (b.position - integer("remove", "origin", origin))
+    return _add("remove", whole, _shift("remove", b, start - origin, rope, phi, ("phi_k",)), -1, start)
 
 
 def _add(who: str, a: State, b: State, sign: int, position: int) -> State:

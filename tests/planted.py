@@ -540,7 +540,7 @@ def balls_differ(name: str, got: tuple[Any, ri.KVCache], want: tuple[Any, ri.KVC
     """Two enclosures of one number meet. The radius says how small an error would have been seen."""
     system = ri.balls(30)
     for part, a, b in (("o", got[0], want[0]), ("k", got[1].k, want[1].k), ("v", got[1].v, want[1].v)):
-        assert system.radius(b) < 1e-20
+        assert system.radius(b) < np.max(np.abs(ri.floats(b)))  # else VACUOUS
         if a.shape != b.shape or not (a == b).all():
             return f"{name}: {part} differs"
     return None

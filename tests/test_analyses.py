@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from fractions import Fraction
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_systems import SEEDS, says
 
@@ -199,6 +201,109 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
     # On exact numbers between 1 and 2, nothing passes 2 + 4·4 in size, and no step has more than 8 operations, of LIBM u each.
     x, y = (numbers.wrap((np.abs(numbers.random((4, 4), i).planes[0]) + numbers.dtypes[0].type(1), np.zeros((4, 4)))) for i in (1, 2))
     assert np.all(numbers.error(STEPS[step](numbers, x, y)) <= 18 * 8 * (LIBM * numbers.u + numbers.tiny))
+
+
+# What the analysis claims of one that ran on v with error e: the truth V is anywhere within e of v, and another execution, on x'
+# anywhere within e of V, rounding by at most u (functions: LIBM u) in either direction at every operation, ends within the new error.
+# With errors as large as the numbers, second-order terms count. The extremes are at the ends of the intervals.
+
+WIDE = [(3, 1), (-4, Fraction(3, 2)), (8, Fraction(1, 4)), (3, 0), (0, 2)]  # (v, e), all exact in float16, as v ± 2e are
+
+
+def executions(v: Any, e: Any) -> list[tuple[Fraction, Fraction]]:
+    """(truth, execution)"""
+    return [(V, V + b * e) for V in (Fraction(v) + a * e for a in (-1, 0, 1)) for b in (-1, 0, 1)]
+
+
+def uncertain_number(numbers: RunningError, *pairs: tuple[Any, Any]) -> Array:
+    return numbers.wrap((np.array([v for v, _ in pairs], dtype=numbers.dtypes[0]), np.array([float(e) for _, e in pairs])))
+
+
+def covers(error: float, got: Fraction, truth: Fraction) -> bool:
+    return error == math.inf or abs(got - truth) <= Fraction(error)
+
+
+BINARY = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+    "maximum": None,
+}
+
+
+@running
+@pytest.mark.parametrize("name", BINARY)
+def test_running_error_holds_for_every_execution(dtype, name):
+    numbers, finite = RunningError(dtype), 0
+    f = BINARY[name] or max
+    u = Fraction(numbers.u) if BINARY[name] else 0
+    for x, y in itertools.product(WIDE, WIDE):
+        a, b = uncertain_number(numbers, x), uncertain_number(numbers, y)
+        error = numbers.error((BINARY[name] or numbers.maximum)(a, b)).item()
+        finite += math.isfinite(error)
+        if math.isinf(error):
+            assert name == "divide" and abs(y[0]) <= 2 * y[1]  # an execution may divide by 0
+            continue
+        for (A, a1), (B, b1), d in itertools.product(executions(*x), executions(*y), (-u, u)):
+            assert covers(error, f(a1, b1) * (1 + d), f(A, B)), (x, y, A, a1, B, b1)
+    assert finite >= len(WIDE) * 3
+
+
+@running
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "cos", "sin", "tanh"])
+def test_running_error_of_functions_holds_for_every_execution(dtype, name):
+    """The truth has 80 digits; its own rounding is far below the 2^-40 that every error is rounded up by."""
+    numbers, u = RunningError(dtype), LIBM * Fraction(RunningError(dtype).u)
+
+    def f(x: Fraction) -> Fraction:
+        return fractions(getattr(TRUTH, name)(TRUTH.convert([x])), "test").item()
+
+    for v, e in [(abs(v), e) for v, e in [*WIDE, (2, 1)]]:
+        if name in ("sqrt", "log") and v < 2 * e:  # an execution may find no answer
+            continue
+        error = numbers.error(getattr(numbers, name)(uncertain_number(numbers, (v, e)))).item()
+        if name == "log" and v == 2 * e:
+            assert error == math.inf
+            continue
+        assert math.isfinite(error)
+        for (A, a1), d in itertools.product(executions(v, e), (-u, u)):
+            assert covers(error, f(a1) * (1 + d), f(A)), (v, e, A, a1)
+
+
+def sums(terms: list[Fraction], u: Fraction) -> set[Fraction]:
+    """Sums of the terms, one after the other from either end and in two halves, with every rounding up or every rounding down."""
+
+    def halves(terms: list[Fraction], d: Fraction) -> Fraction:
+        if len(terms) == 1:
+            return terms[0]
+        i = len(terms) // 2
+        return (halves(terms[:i], d) + halves(terms[i:], d)) * (1 + d)
+
+    def running_sum(terms: list[Fraction], d: Fraction) -> Fraction:
+        return functools.reduce(lambda s, t: (s + t) * (1 + d), terms)
+
+    return {s for d in (-u, u) for s in (running_sum(terms, d), running_sum(terms[::-1], d), halves(terms, d))}
+
+
+@running
+@given(pairs=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 4)), min_size=1, max_size=6), corner=st.integers(0, 8))
+@example(pairs=[(0, 4), *[(0, 0)] * 5], corner=8)
+@example(pairs=[(4, 4)] * 6, corner=8)
+def test_running_error_of_sums_holds_for_every_execution_in_any_order(dtype, pairs, corner):
+    numbers, weights = RunningError(dtype), [(3, 1), (1, 0), (-2, 1), (0, 2), (4, 0), (1, 1)][: len(pairs)]
+    u, x, y = Fraction(numbers.u), uncertain_number(numbers, *pairs), uncertain_number(numbers, *weights)
+    corners = [executions(v, e)[corner] for v, e in pairs]
+    error = numbers.error(numbers.sum(x, axis=0)).item()
+    for got in sums([a1 for _, a1 in corners], u):
+        assert covers(error, got, sum(A for A, _ in corners))
+    error = numbers.error(x[None, :] @ y[:, None]).item()
+    for other in range(9):
+        factors = [executions(w, f)[other] for w, f in weights]
+        for d in (-u, u):
+            products = [a1 * b1 * (1 + d) for (_, a1), (_, b1) in zip(corners, factors, strict=True)]
+            for got in sums(products, u):
+                assert covers(error, got, sum(A * B for (A, _), (B, _) in zip(corners, factors, strict=True)))
 
 
 @running

@@ -261,8 +261,20 @@ refused(TypeError, "features: `phi` must be a function, a name, or a pair (φ_q,
         phi_none=lambda: la(q, k, v, phi=None))
 refused(TypeError, "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')",
         phi_three=lambda: la(q, k, v, phi=("relu",) * 3))
-refused(TypeError, "softmax_attention: `scale` must be a number or an array, got str",
+refused(TypeError, "softmax_attention: `scale` must be an integer, a float or an array, got '1/√d'",
         scale_word=lambda: soft(q, k, v, scale="1/√d"))
+refused(TypeError, "softmax_attention: `scale` must be an integer, a float or an array, got Fraction(1, 2)",
+        scale_fraction=lambda: soft(q, k, v, scale=Fraction(1, 2)))
+refused(TypeError, "scale: `strength` must be an integer, a float or an array, got 1j",
+        strength_complex=lambda: ri.scale(State(a(d, m), a(d)), 1j))
+refused(TypeError, "scale: `strength` must be an integer, a Fraction or an array, got 1j",
+        strength_complex_in_Q=lambda: ri.scale(State(*Q[1:]), 1j))
+refused(ValueError, "scale: `strength` must be finite, got nan",
+        strength_nan=lambda: ri.scale(State(a(d, m), a(d)), float("nan")))
+refused(TypeError, "softmax_attention: `cache.keep` must be a boolean array, got NoneType",
+        cache_keep_none=lambda: soft(q, k, v, cache=ri.KVCache(k, v, None, 5)))
+refused(TypeError, "softmax_attention: `cache.keep` must be a boolean array, got int64",
+        cache_keep_int=lambda: soft(q, k, v, cache=ri.KVCache(k, v, np.ones((1, n), dtype=np.int64), 5)))
 
 # NaN, inf, zero, overflow: which token, which head
 refused(ValueError, "linear_attention: `q` must be finite, got nan or inf at token 3, column 1",
@@ -408,11 +420,20 @@ refused(ValueError, "join: `b` must have z exactly if the other state has it, go
         join_z=lambda: ri.join(State(S, None), State(S, z)))
 refused(ValueError, "remove: `b` must have z exactly if the other state has it, got z in the other only",
         remove_z=lambda: ri.remove(State(S, z), State(S, None)))
-refused(NotDefined, "shift: RoPE stands before the kernel and elu_plus_one is not rotation-covariant; keep running positions",
+refused(NotDefined, "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions",
         shift_elu=lambda: ri.shift(State(S, z), 1, rope=before, phi=ri.elu_plus_one),
-        shift_elu_name=lambda: ri.shift(State(S, z), 1, rope=before, phi="elu+1"))
-refused(NotDefined, "shift: RoPE stands before the kernel and polynomial(2) is not rotation-covariant; keep running positions",
+        shift_elu_name=lambda: ri.shift(State(S, z), 1, rope=before, phi="elu+1"),
+        shift_elu_query=lambda: ri.shift(State(S, z), 1, rope=before, phi=("elu+1", "identity")))
+refused(NotDefined, "join: under RoPE before the kernel only states of identity turn, not of polynomial(2); keep running positions",
         join_polynomial=lambda: ri.join(State(S, z, 4), State(S, z), rope=before, phi=(ri.identity, ri.polynomial(2))))
+refused(NotDefined, "remove: under RoPE before the kernel only states of identity turn, not of relu; keep running positions",
+        remove_relu=lambda: ri.remove(State(S, z, 4), State(S, z, 1), rope=before, phi="relu"))
+refused(ValueError, "remove: `origin` must be an integer, got 0.5",
+        remove_origin=lambda: ri.remove(State(S, z), State(S, z), origin=0.5))
+refused(ValueError, "join: `origin` must be an integer, got 'start'",
+        join_origin=lambda: ri.join(State(S, z), State(S, z), origin="start"))
+refused(ValueError, "angle_table: `frequencies` must be below 2^64 in size, got 1e+60",
+        frequency_huge=lambda: ri.angle_table(q, 2, frequencies=[1e60])([1]))
 # fmt: on
 
 

@@ -1,6 +1,7 @@
 """The command line: every flag, exit status and message; and what `import refimpl` costs."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 import refimpl as ri
 from refimpl import doctor
 from refimpl.cli import main
+from refimpl.verify import identities
+from refimpl.verify.check import Result
 from refimpl.verify.identities import FORMS, THEOREMS
 
 FEW = ["rope_layouts", "--system", "Q"]
@@ -100,17 +103,43 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch):
     (["--backend", "touch"], "did you mean 'torch'?"),
     (["--device", "cuda"], "--device needs --backend"),
     (["--backend", "numpy", "--system", "Q"], "--backend and --system exclude each other"),
-    ([*FEW, "--json", "/no/such/folder/file.json"], "No such file or directory"),
+    ([*FEW, "--json", "/no/such/folder/file.json"], "--json: cannot write /no/such/folder/file.json: no such folder"),
+    ([*FEW, "--json", "/"], "--json: cannot write /: not a regular file"),
+    ([*FEW, "--json", "/dev/null"], "--json: cannot write /dev/null: not a regular file"),
+    ([*FEW, "--json", "/dev/stdout"], "--json: cannot write /dev/stdout: not a regular file"),
+    ([*FEW, "--json", "-"], "--json: cannot write -: not a regular file"),
+    ([*FEW, "--json", ""], "--json: cannot write : not a regular file"),
+    (["--system", "numpy longdouble"], "verify: no error bound is known for numpy "),
+    (["--system", "numpy complex64"], "verify: no error bound is known for numpy complex64"),
+    (["--system", "numpy float32 on cuda"], "cuda"),
 ])  # fmt: skip
 def test_could_not_run(argv, message, capsys):
-    status, _, err = run(capsys, "verify", *argv)
-    assert status == 2 and err.startswith("refimpl: ") and message in err and err.count("\n") == 1
+    status, out, err = run(capsys, "verify", *argv)
+    assert (status, out) == (2, "") and err.startswith("refimpl: ") and message in err and err.count("\n") == 1
 
 
 def test_nothing_to_check_is_not_a_success(capsys):
     assert run(capsys, "verify", "kv_cache", "--system", "Q")[0] == 2
     status, out, _ = run(capsys, "verify", "quadratic_eq_sum", "--system", "GF(2)")
     assert status == 2 and "NOT RUN" in out and "1 not run" in out
+
+
+@pytest.mark.parametrize(("verdicts", "status"), [
+    ("EXACT ENCLOSED N/A", 0), ("EXACT VACUOUS", 2), ("EXACT NOT_RUN", 2), ("VACUOUS FAIL", 1), ("N/A", 2),
+])  # fmt: skip
+def test_exit_status(verdicts, status, capsys, monkeypatch):
+    results = [Result("t", "Q", verdict.replace("_", " "), "why") for verdict in verdicts.split()]
+    monkeypatch.setattr(identities, "verify", lambda *args, **options: results)
+    assert run(capsys, "verify")[0] == status
+
+
+def test_a_form_that_gives_up_is_a_failure(capsys, monkeypatch):
+    def gives_up(q, k, v, **options):
+        raise ri.NotDefined("division is not defined in ℚ")
+
+    monkeypatch.setitem(FORMS, "recurrent", gives_up)
+    status, out, _ = run(capsys, "verify", "recurrent_eq_sum", "--system", "Q")
+    assert status == 1 and "raised NotDefined: division is not defined in ℚ at n=0" in out
 
 
 def test_a_missing_library_says_how_to_install_it(capsys, monkeypatch):
@@ -134,8 +163,19 @@ def test_backend_torch(capsys):
 def test_backend_on_a_device_that_is_not_there(capsys):
     torch = pytest.importorskip("torch")
     device = "cuda:99" if torch.cuda.is_available() else "cuda"
-    status, _, err = run(capsys, "verify", "--backend", "torch", "--device", device)
-    assert status == 2 and err.startswith(f"refimpl: torch cannot make an array on {device}: ")
+    for name, argv in (
+        ("torch", ["--backend", "torch", "--device", device]),
+        ("torch float32", ["--system", f"torch float32 on {device}"]),
+    ):
+        status, out, err = run(capsys, "verify", *argv)
+        assert (status, out) == (2, "") and err.startswith(f"refimpl: {name} cannot make an array on {device}: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["--backend", "torch", "--device", "meta"], ["--system", "torch float32 on meta"]])
+def test_meta_tensors_have_no_values(argv, capsys):
+    pytest.importorskip("torch")
+    status, _, err = run(capsys, "verify", *argv)
+    assert status == 2 and "on meta has shapes but no values; there is nothing to compare" in err
 
 
 def test_backend_jax_has_float64():
@@ -171,8 +211,34 @@ def test_json_is_whole_or_not_there(capsys, tmp_path, monkeypatch):
     path = tmp_path / "out.json"
     path.write_text("old")
     monkeypatch.setattr(json, "dump", lambda *a, **k: (_ for _ in ()).throw(ValueError("half way")))
-    assert run(capsys, "verify", *FEW, "--json", str(path))[0] == 2
+    status, out, _ = run(capsys, "verify", *FEW, "--json", str(path))
+    assert status == 2 and "1 of 1 checks hold" in out
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("command", [["verify", *FEW], ["doctor"]], ids=["verify", "doctor"])
+def test_json_through_a_link_with_usual_permissions(command, capsys, tmp_path, only):
+    (tmp_path / "there").mkdir()
+    link, path = tmp_path / "link.json", tmp_path / "there" / "out.json"
+    link.symlink_to(path)
+    old = os.umask(0o027)
+    try:
+        for _ in range(2):  # a link to nothing, then to a file
+            assert run(capsys, *command, "--json", str(link))[0] == 0
+    finally:
+        os.umask(old)
+    assert link.is_symlink() and json.loads(path.read_text()) and path.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.rglob("*")) == [link, path.parent, path]
+
+
+def test_json_says_so_when_it_cannot_be_written(capsys, tmp_path, monkeypatch):
+    path = tmp_path / ("x" * 300)
+    status, out, err = run(capsys, "verify", *FEW, "--json", str(path))
+    assert (status, err) == (2, f"refimpl: --json: cannot write {path}: File name too long\n") and "1 of 1 checks hold" in out
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(os, "access", lambda *args: False)
+    status, out, err = run(capsys, "verify", *FEW, "--json", str(path))
+    assert (status, out, err) == (2, "", f"refimpl: --json: cannot write {path}: the folder is not writable\n")
 
 
 def test_doctor(capsys, tmp_path):

@@ -47,8 +47,8 @@ def test_mismatch_says_where():
     wrong[1, 3, 0] += 2.0**-40
     assert probe.mismatch(wrong).startswith("o[1, 3, 0] is ")
     assert probe.mismatch(o[:1]) == "o has shape (1, 5, 2) instead of (2, 5, 2)"
-    assert probe.mismatch(o, State(end.S + 1, end.z)).startswith("S[0, 0, 0] is ")
-    assert probe.mismatch(o, State(end.S, end.z * np.array([1, 1, 2]))).startswith("z[0, 2] is ")
+    assert probe.mismatch(o, State(end.S + 1, end.z, end.position)).startswith("S[0, 0, 0] is ")
+    assert probe.mismatch(o, State(end.S, end.z * np.array([1, 1, 2]), end.position)).startswith("z[0, 2] is ")
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -59,8 +59,34 @@ def test_a_probe_tells_the_layouts_apart(layout):
     assert probe.mismatch(ri.linear_attention(probe.q, probe.k, probe.v, **options)[0]) is not None
 
 
+@pytest.mark.parametrize("r", [1, 2, 4])
+@pytest.mark.parametrize("start", [True, False])
+@pytest.mark.parametrize("last", [64, 127])
+def test_a_probe_sees_to_the_end_of_the_text(r, start, last):
+    """A kernel that writes nothing from some token on, in bfloat16, where few writes fit: seen at the very last one too."""
+    probe = ri.exact_probe(Rounded("bfloat16"), n=128, r=r, m=3, start=start)
+    k = QQ.convert(probe.k).tolist()
+    deaf = probe.k.system.convert([[row if t < last else [0] * r for t, row in enumerate(head)] for head in k])
+    assert probe.mismatch(*ri.linear_attention_recurrent(probe.q, probe.k, probe.v, **probe.options)) is None
+    assert probe.mismatch(ri.linear_attention_recurrent(probe.q, deaf, probe.v, **probe.options)[0]) is not None
+
+
+def test_what_a_kernel_may_return():
+    """nan, a missing z, a wrong position or dtype are found, not tripped over."""
+    probe = ri.exact_probe(Float("numpy", "float32"), n=5, r=3, m=2)
+    o, end = ri.linear_attention(probe.q, probe.k, probe.v, **probe.options)
+    broken = o.copy()
+    broken[0, 2, 1] = np.nan
+    assert probe.mismatch(broken).startswith("o[0, 2, 1] is nan or inf instead of ")
+    assert probe.mismatch(o, State(end.S, None, end.position)) == "z is missing"
+    assert probe.mismatch(o, State(end.S, end.z, 0)) == "position is 0 instead of 8"
+    assert probe.mismatch(o.astype(np.float64)) == "o has dtype float64 instead of float32"
+
+
 def test_bad_arguments():
     with pytest.raises(TypeError, match="exact_probe: `system` must be a Float or Rounded system, got ℚ"):
         ri.exact_probe(QQ, n=3, r=2, m=2)
     with pytest.raises(ValueError, match="exact_probe: need r ≥ 1 and n, m, heads ≥ 0, got r=0, n=3, m=2, heads=2"):
         ri.exact_probe(Float(), n=3, r=0, m=2)
+    with pytest.raises(ValueError, match="exact_probe: `mask` must be one of causal, full, got 'casual'; did you mean 'causal'"):
+        ri.exact_probe(Float(), n=3, r=2, m=2, mask="casual")

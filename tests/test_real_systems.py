@@ -99,6 +99,17 @@ def contains(numbers: Any, x: Array, exact: Array) -> bool:
     return all(a <= e <= b for (a, b), e in zip(map(numbers.ends, x.planes[0].ravel()), fractions(exact, "test").ravel(), strict=True))
 
 
+def informative(numbers: Any, x: Array) -> bool:
+    """No row of balls is vacuous: the widest ball of a row is smaller than the row's largest number. A row without radius always is."""
+    rows = x.planes[0].reshape(-1, x.shape[-1]) if x.planes[0].size else []
+    for row in rows:
+        ends = [numbers.ends(a) for a in row]
+        radius, size = max((b - a) / 2 for a, b in ends), max(abs(a + b) / 2 for a, b in ends)
+        if radius and radius >= size:
+            return False
+    return True
+
+
 @makers
 @given(digits=st.integers(2, 40), seed=SEEDS)
 def test_balls_contain_what_they_compute(maker, digits, seed):
@@ -182,7 +193,8 @@ def test_balls_convert_to_balls_around_them(maker, other):
         outer = target.convert(x)
         for inside, around in zip(map(wide.ends, x.planes[0]), map(target.ends, outer.planes[0]), strict=True):
             assert around[0] <= inside[0] < inside[1] <= around[1]
-    assert floats(x) == pytest.approx([math.e, math.e**2], rel=1e-5)  # six digits
+    assert contains(wide, x, MP(60).exp(MP(60).convert([1, 2]))) and informative(wide, x)
+    assert all(a <= Fraction(f) <= b for f, (a, b) in zip(floats(x).tolist(), map(wide.ends, x.planes[0]), strict=True))
 
 
 def test_balls_without_flint(monkeypatch):

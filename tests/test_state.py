@@ -83,6 +83,15 @@ def test_a_shifted_past_reads_the_same(system, by, layout, placement, seed):
         assert not system.equal(here, ri.linear_attention(q, k, v, state=unmoved, rope=rope)[0]), "a shift that turns nothing must show"
 
 
+def test_a_join_needs_only_the_map_of_the_keys():
+    """Under RoPE before the kernel: states are written by φ_k; φ_q matters where they are read, so to shift."""
+    rope, mixed = rope_of(QQ, "half", "before"), (ri.relu, ri.identity)
+    a, b = text(QQ, 2, 0, rope=rope), text(QQ, 3, 5, rope=rope)
+    assert equal(QQ, ri.join(a, b, rope=rope, phi=mixed), ri.join(a, b, rope=rope, phi=ri.identity))
+    with pytest.raises(ri.NotDefined, match="only states of identity turn, not of relu"):
+        ri.shift(a, 1, rope=rope, phi=mixed)
+
+
 def test_shift_without_rope_moves_only_the_position():
     past = text(QQ, 3, 0)
     assert equal(QQ, ri.shift(past, -3), State(past.S, past.z, 0))

@@ -453,3 +453,75 @@ def test_only_primes_have_fields(p):
 def test_primes():
     sieve = [n for n in range(2000) if n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))]
     assert [n for n in range(2000) if is_prime(n)] == sieve and not is_prime(3825123056546413051) and is_prime(2**61 + 15)
+
+
+# Functions beyond the four operations
+
+
+def test_powers_and_comparisons():
+    x = QQ.convert([Fraction(-1, 2), 0, 3])
+    assert (x**3).tolist() == [Fraction(-1, 8), 0, 27] and (x**0).tolist() == [1, 1, 1]
+    assert (x <= 0).tolist() == [True, True, False] and (x >= 0).tolist() == [False, True, True]
+    with says(TypeError, "an exponent in ℚ must be an integer ≥ 0, got 0.5"):
+        x**0.5
+    with says(TypeError, "an exponent in ℚ must be an integer ≥ 0, got -1"):
+        x**-1
+
+
+@pytest.mark.parametrize("name", ["log", "tanh"])
+@given(seed=SEEDS)
+def test_log_and_tanh_in_every_real_system(name, seed):
+    """Balls enclose what mpmath finds with 80 digits; the running error bounds it; dual numbers have its slope."""
+    oracle = MP(80)
+    x = 2 + oracle.random((3,), seed)
+    truth = fractions(getattr(oracle, name)(x), "test")
+    for numbers in [balls(30, "iv"), *([balls(30, "arb")] if FLINT else [])]:
+        y = getattr(numbers, name)(numbers.convert(x))
+        assert all(a <= w <= b for (a, b), w in zip(map(numbers.ends, y.planes[0]), truth, strict=True))
+        assert numbers.radius(y) < min(abs(w) for w in truth)
+    for dtype in ("float64", "float32"):
+        numbers = RunningError(dtype)
+        y = getattr(numbers, name)(numbers.convert(x))
+        assert all(abs(v - w) <= Fraction(e) for v, w, e in zip(fractions(y, "test"), truth, numbers.error(y), strict=True))
+        assert np.all(numbers.error(y) < np.abs(numbers.value(y)))
+    dual, one = Dual(oracle), oracle.ones((3,))
+    slope = dual.tangent(getattr(dual, name)(dual.join(x, one)))
+    want = one / x if name == "log" else one - getattr(oracle, name)(x) ** 2
+    assert oracle.equal(slope, want)
+
+
+def test_log_of_what_may_be_negative_says_nothing():
+    numbers = RunningError()
+    assert np.isinf(numbers.error(numbers.log(numbers.wrap((np.array([1.0]), np.array([0.5]))))))
+    for ball in [balls(30, "iv"), *([balls(30, "arb")] if FLINT else [])]:
+        assert not ball.isfinite(ball.log(ball.convert([1]) + ball.sin(ball.convert([1])) * 0 - 1)).any()
+
+
+def test_a_function_nobody_has_is_worded():
+    with says(AttributeError, "mean is not among the array functions of ℚ; see refimpl.systems.array.ArraySystem"):
+        QQ.mean(QQ.ones((2,)))
+    with says(NotDefined, "log is not defined in GF(7); it needs a real system"):
+        GF(7).log(GF(7).ones((2,)))
+
+
+def test_dual_slopes_at_a_kink():
+    """elu+1 is smooth at 0, with slope 1; relu has the slope of its right side there."""
+    dual = Dual(MP(30))
+    x = dual.join(MP(30).convert([0, 1, -1]), MP(30).ones((3,)))
+    assert dual.tangent(ri.elu_plus_one(x)).tolist() == [1, 1, MP(30).ctx.exp(-1)]
+    assert dual.tangent(ri.relu(x)).tolist() == [1, 1, 0]
+
+
+def test_dependencies_refuse_to_compare_values():
+    """A mask made from values would hide what it depends on."""
+    deps = Dependencies()
+    x = deps.tokens((3, 2))
+    with says(NotDefined, "values are not known in dependencies; what depends on a comparison would go unseen"):
+        x == 0  # noqa: B015
+    assert deps.equal(x, x) and not deps.equal(x, deps.tokens((3, 2), [0, 1, 3]))
+    assert deps.unequal(x, deps.tokens((3, 2), [0, 1, 3])).tolist() == [[False] * 2, [False] * 2, [True] * 2]
+
+
+def test_ragged_rows_are_refused():
+    with says(ValueError, "numbers must be finite and real, in rows of one length"):
+        QQ.convert([[1, 2], [3]])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import refimpl as ri
+from refimpl.systems import ObjectSystem
 from refimpl.verify import check as checking
 from refimpl.verify import identities
 from refimpl.verify.check import Case, Numbers, Theorem, check, label, way
@@ -40,9 +41,60 @@ def test_why_not():
     assert reasons["exact_probes", "Q"] == "exact_probes speak of float formats"
 
 
-def test_a_system_without_a_way_is_refused():
-    with pytest.raises(ri.NotDefined, match="degrees has no way of deciding equality"):
-        verify(["shift"], [ri.Degrees()])
+@pytest.mark.parametrize(("system", "words"), [
+    (ri.Degrees(), "degrees has no way of deciding equality"),
+    (ri.Float("numpy", "longdouble"), "no error bound is known for numpy .*; it must be float64, float32, float16 or bfloat16"),
+    (ri.Float("numpy", "complex128"), "no error bound is known for numpy complex128"),
+], ids=lambda x: getattr(x, "name", ""))  # fmt: skip
+def test_a_system_without_a_way_is_refused_before_the_work(system, words):
+    with pytest.raises(ri.NotDefined, match=f"^verify: {words}"):
+        verify(["shift"], [ri.QQ, system], progress=pytest.fail)
+
+
+def test_meta_tensors_are_refused():
+    pytest.importorskip("torch")
+    with pytest.raises(ri.NotDefined, match="on meta has shapes but no values"):
+        verify([], [ri.Float("torch", "float32", "meta")])
+
+
+class Again(ObjectSystem):
+    """A newcomer's field, in as few lines as it takes."""
+
+    name, can, exact = "fractions again", frozenset({"ring", "field"}), True
+
+    def number(self, x):
+        return x
+
+
+class Integers(Again):
+    name, can = "ℤ", frozenset({"ring"})
+
+    def number(self, x):
+        return int(x)
+
+
+@pytest.mark.parametrize("system", [ri.Dual(ri.QQ), ri.Dual(ri.GF(10007)), Again()], ids=label)
+def test_an_exact_system_of_any_kind_is_decided_by_equality(system, monkeypatch):
+    results = {r.theorem: r for r in verify([], [system])}
+    undone = {"softmax_shifted_eq_sum", "kv_cache", "exact_probes", "causality"}
+    assert {name for name, r in results.items() if r.verdict == "N/A"} == undone
+    assert all(r.verdict == "EXACT" and r.instances >= 5 for name, r in results.items() if name not in undone)
+    monkeypatch.setitem(FORMS, "recurrent", drops_the_state)
+    assert verify(["recurrent_eq_sum"], [system])[0].verdict == "FAIL"
+
+
+def test_a_ring_is_asked_only_what_a_ring_can_answer():
+    results = {r.theorem: r for r in verify([], [Integers()])}
+    assert results["state_monoid"].verdict == "EXACT" and results["state_monoid"].instances == 5
+    assert results["quadratic_eq_sum"].evidence == "division is not defined in ℤ; normalised linear attention needs a field system"
+    assert results["rope_layouts"].evidence == "division is not defined in ℤ; a random rotation needs a field system"
+    assert results["kv_cache"].evidence == "exp is not defined in ℤ; softmax attention needs a real system"
+    assert not {r.verdict for r in results.values()} - {"EXACT", "N/A"}
+
+
+def test_no_case_is_no_pass():
+    result = check(THEOREMS["rope_layouts"], ri.QQ, [Case(3, 2, 1)])
+    assert (result.verdict, result.evidence) == ("N/A", "it speaks of none of these cases")
 
 
 @pytest.mark.parametrize("system", default_systems(0), ids=label)
@@ -99,7 +151,11 @@ def crashes(q, k, v, **options):
     raise RuntimeError("no kernel for this shape")
 
 
-@pytest.mark.parametrize("bug", [strict_mask, drops_the_state, off_by_one, transposed, crashes], ids=lambda f: f.__name__)
+def gives_up(q, k, v, **options):
+    raise ri.NotDefined("exp is not defined in ℚ")
+
+
+@pytest.mark.parametrize("bug", [strict_mask, drops_the_state, off_by_one, transposed, crashes, gives_up], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: s.name)
 def test_a_planted_bug_fails_in_every_system(bug, system, monkeypatch):
     monkeypatch.setitem(FORMS, "recurrent", bug)
@@ -122,6 +178,21 @@ def test_every_theorem_about_a_form_can_fail(theorem, form, monkeypatch):
     monkeypatch.setitem(FORMS, form, backwards)
     results = [r for r in verify([theorem]) if r.verdict != "N/A"]
     assert results and all(r.verdict == "FAIL" for r in results), results
+
+
+@pytest.mark.parametrize("system", [ri.Float(), ri.Float("numpy", "float32"), ri.Rounded("float16"), ri.Rounded("bfloat16")], ids=label)
+def test_probes_cross_chunks(system, monkeypatch):
+    """A kernel that reads the keys of its third chunk of 16 or more backwards."""
+
+    def slips(q, k, v, *, chunk, **options):
+        t, xp = 2 * chunk, ri.system_of(k).xp
+        if chunk >= 16 and k.shape[-2] > t:
+            k = xp.concat([k[..., :t, :], k[..., t:, :][..., ::-1, :]], axis=-2)
+        return ri.linear_attention_chunked(q, k, v, chunk=chunk, **options)
+
+    monkeypatch.setitem(FORMS, "chunked", slips)
+    (result,) = verify(["exact_probes"], [system])
+    assert result.verdict == "FAIL"
 
 
 @pytest.mark.parametrize(("theorem", "name", "wrong"), [

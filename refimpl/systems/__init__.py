@@ -61,7 +61,13 @@ def balls(digits: int, maker: str | None = None) -> Balls:
 
 
 def system(name: str) -> System:
-    """A system by name: "float64", "torch bfloat16", "mpmath(50)", "Q", "GF(10007)", "balls(30)", "rounded(bfloat16)"."""
+    """A system by name: "float64", "torch bfloat16", "mpmath(50)", "Q", "GF(10007)", "balls(30)", "rounded(bfloat16)".
+
+    >>> system("GF(10007)").convert([-1])
+    GF(10007)([10006])
+    >>> system("Q").convert([0.1])
+    ℚ([3602879701896397/36028797018963968])
+    """
     word, _, argument = name.strip().removesuffix(")").partition("(")
     if len(words := word.replace(" on ", " ").split()) in (2, 3):
         return Float(*words)

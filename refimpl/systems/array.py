@@ -80,7 +80,7 @@ def fractions(values: Any, who: str) -> np.ndarray:
         return elementwise(as_fraction, a)
     except (AttributeError, ValueError, OverflowError):
         at = first(elementwise(lambda x: not (isinstance(x, numbers.Real) and math.isfinite(x)), a).astype(bool))
-        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite and real") from None
+        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite and real, in rows of one length") from None
 
 
 def first(bad: np.ndarray) -> tuple[int, ...]:
@@ -198,6 +198,20 @@ class Array:
     def __gt__(self, other: Any) -> Any:
         return self.system.coerce("compare", other) < self
 
+    def __le__(self, other: Any) -> Any:
+        return ~(self > other)
+
+    def __ge__(self, other: Any) -> Any:
+        return ~(self < other)
+
+    def __pow__(self, exponent: int) -> Array:
+        if not isinstance(exponent, int) or exponent < 0:
+            raise TypeError(f"an exponent in {self.system.name} must be an integer ≥ 0, got {exponent!r}")
+        power = self.system.ones_like(self)
+        for _ in range(exponent):
+            power = power * self
+        return power
+
 
 class ArraySystem(System):
     """A number system that is its own array namespace. Subclasses give arithmetic on planes."""
@@ -211,6 +225,9 @@ class ArraySystem(System):
     @property
     def __name__(self) -> str:  # array_api_compat asks every namespace for it
         return self.name
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name} is not among the array functions of {self.name}; see refimpl.systems.array.ArraySystem")
 
     # What a system must supply. x, y: tuples of planes, which broadcast.
 
@@ -280,9 +297,13 @@ class ArraySystem(System):
     def compare(self, name: str, x: Array, y: Any) -> np.ndarray:
         return np.asarray(getattr(self, name)(x.planes, self.coerce("compare", y).planes), dtype=bool)
 
+    def unequal(self, x: Array, y: Array) -> np.ndarray:
+        """Which entries differ."""
+        return x != y
+
     def equal(self, x: Array, y: Array) -> bool:
         """Same shape and, entry by entry, the same numbers."""
-        return x.shape == y.shape and bool((x == y).all())
+        return x.shape == y.shape and not self.unequal(x, y).any()
 
     # Namespace: what only moves entries about.
 
@@ -399,6 +420,12 @@ class ArraySystem(System):
 
     def sqrt(self, x: Array) -> Array:
         return self.function("sqrt", x)
+
+    def log(self, x: Array) -> Array:
+        return self.function("log", x)
+
+    def tanh(self, x: Array) -> Array:
+        return self.function("tanh", x)
 
     def cos(self, x: Array) -> Array:
         return self.function("cos", x)

@@ -61,14 +61,16 @@ class Balls(ObjectSystem):
         return self.ctx.power(base, exponent) * self.unit
 
     def apply(self, name: str, x: Any) -> Any:
-        """A function of one ball. mpmath's exp misses its enclosure by a last place, about once in 10⁴ times: hence `unit`."""
+        """A function of one ball. mpmath's exp misses its enclosure by a last place, about once in 10⁴ times: hence `unit`, for log too."""
         from mpmath.libmp import ComplexResult
 
+        if name == "tanh":  # which mpmath.iv lacks
+            return 1 - 2 / (self.apply("exp", x + x) + 1)
         try:
             y = getattr(self.ctx, name)(x)
         except ComplexResult:
             return self.ctx.mpf(["-inf", "inf"])
-        return y * self.unit if name == "exp" else y
+        return y * self.unit if name in ("exp", "log") else y
 
     # The same for both makers.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import NotDefined
 from .array import Array, ArraySystem, Planes, elementwise
 
 
@@ -44,6 +45,12 @@ class Dependencies(ArraySystem):
     def div(self, x: Planes, y: Planes) -> Planes:
         nonzero = x[1] & np.ones_like(y[1])
         return _where(nonzero, x[0] | y[0]), nonzero
+
+    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+        raise NotDefined("values are not known in dependencies; what depends on a comparison would go unseen")
+
+    def unequal(self, x: Array, y: Array) -> np.ndarray:
+        return super().eq(x.planes, y.planes) ^ True
 
     def maximum(self, x: Array, y: Array) -> Array:
         return x + y

@@ -60,6 +60,10 @@ class Dual(ArraySystem):
         a, _, b, _ = self._split(x, y)
         return a < b
 
+    def minimum(self, x: Array, y: Array) -> Array:
+        """At a tie maximum keeps x and minimum y, so that max(x, 0) + exp(min(x, 0)) has its slope, 1, at 0."""
+        return self.where(x < y, x, y)
+
     def singular(self, x: Array) -> np.ndarray:
         return self.base.singular(self.value(x))
 
@@ -74,7 +78,14 @@ class Dual(ArraySystem):
         """Chain rule."""
         a, da = self._split(x.planes)
         f = getattr(self.base, name)(a)
-        slope = {"exp": lambda: f, "sqrt": lambda: 1 / (f + f), "cos": lambda: -self.base.sin(a), "sin": lambda: self.base.cos(a)}
+        slope = {
+            "exp": lambda: f,
+            "log": lambda: 1 / a,
+            "sqrt": lambda: 1 / (f + f),
+            "cos": lambda: -self.base.sin(a),
+            "sin": lambda: self.base.cos(a),
+            "tanh": lambda: 1 - f * f,
+        }
         return self.join(f, slope[name]() * da)
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:

@@ -123,6 +123,8 @@ def _turns(frequencies: tuple[tuple[Fraction, Fraction], ...]) -> tuple[np.ndarr
     ctx = mpmath.MPContext()
     ctx.prec = 200
     theta = [ctx.power(*(ctx.mpf(x.numerator) / x.denominator for x in pair)) for pair in frequencies]
+    if any(abs(t) >= 2**64 for t in theta):
+        raise ValueError(f"angle_table: `frequencies` must be below 2^64 in size, got {float(max(theta, key=abs)):.3g}")
     turns = [ctx.ldexp(t / (2 * ctx.pi), 64) for t in theta]
     whole = [int(ctx.nint(t)) for t in turns]
     part = [float(t - w) for t, w in zip(turns, whole, strict=True)]

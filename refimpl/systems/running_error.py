@@ -1,7 +1,7 @@
 """Analysis: (value, running error bound). The float computation itself, carrying a bound on its distance from the truth.
 
 The bound e holds not for this execution v alone but for every one v' of the same program, with sums in any order, on any library
-that keeps to the standard model: fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u, gradual underflow, exp, sqrt, cos, sin within 4 units in the
+that keeps to the standard model: fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u, gradual underflow, exp, log, sqrt, cos, sin, tanh within 4 units in the
 last place. So the truth V is within |v| + e, another execution within |v| + 2e, and these are the sizes that appear below.
 γ_K = Ku/(1−Ku). An error of inf says that nothing is known: VACUOUS.
 """
@@ -129,7 +129,10 @@ class RunningError(ArraySystem):
             wide = value.astype(np.float64)
             slope = np.sqrt(np.maximum(wide - error, 0)) + np.sqrt(np.maximum(wide - 2 * error, 0))
             return self.wrap(self._result(result, np.fmin(error / slope, np.sqrt(error)), LIBM))
-        return self.wrap(self._result(result, error, LIBM))  # cos and sin have slopes of at most 1
+        if name == "log":  # |log a' − log A| ≤ |a'−A|/min(a', A)
+            least = value.astype(np.float64) - 2 * error
+            return self.wrap(self._result(result, np.where(least > 0, error / least, np.inf), LIBM))
+        return self.wrap(self._result(result, error, LIBM))  # cos, sin and tanh have slopes of at most 1
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over [-1, 1), rounded, without error."""

@@ -21,8 +21,8 @@ from ..feature_maps import identity
 from ..linear_attention import linear_attention, linear_attention_quadratic
 from ..rope import Rope
 from ..state import State, features, no_text
-from ..systems import QQ, fractions
-from ..systems.array import elementwise
+from ..systems import QQ, Array, fractions
+from ..systems.array import elementwise, host
 from ..systems.floats import dtype_name
 from ..systems.rounded import FORMATS
 
@@ -41,9 +41,11 @@ def exact_with_bound(
 ) -> tuple[Any, np.ndarray]:  # fmt: skip
     """(o, bound): the exact output over ℚ of these features, and how far a float result of precision u may be from it.
 
-    Arguments as in linear_attention, in floats. bound : (..., n, m) float64, rounded up; inf where nothing can be said.
+    Arguments as in linear_attention, in floats, without padding. bound : (..., n, m) float64, rounded up; inf where nothing can be said.
     """
     fq, fk, gq, gk = (QQ.convert(x) for x in features(q, k, phi=phi, rope=rope, position=state.position if state else 0))
+    if normalise and state is not None and state.z is None:
+        raise ValueError("exact_with_bound: `state` has S but no z; a normalised layer needs both")
     v, r = QQ.convert(v), fk.shape[-1]
     start = no_text(v, r, v.shape[-1]) if state is None else State(QQ.convert(state.S), None if state.z is None else QQ.convert(state.z))
 
@@ -71,7 +73,19 @@ def _up(bounds: np.ndarray) -> np.ndarray:
     return np.nextafter(bounds.astype(np.float64), np.where(bounds == 0, 0, math.inf))
 
 
+def finite_fractions(x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The entries, exactly, and where they are nan or inf (0 stands there)."""
+    if isinstance(x, Array):
+        lost = ~x.system.isfinite(x)
+        return fractions(x.system.where(lost, 0, x), "finite_fractions"), lost
+    a = host(x)
+    lost = np.zeros(a.shape, dtype=bool) if a.dtype == object else ~np.isfinite(a.astype(np.float64))
+    return fractions(np.where(lost, np.zeros_like(a), a), "finite_fractions"), lost
+
+
 def _ratio(error: Fraction, bound: float) -> float:
+    if error == math.inf:
+        return math.inf
     if error == 0 or bound == math.inf:
         return 0.0
     return float(error / Fraction(bound)) if bound else math.inf
@@ -91,13 +105,24 @@ class Judgement:
 def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
     """Compare float output with exact output, row by row of (..., n, m).
 
+    Entries that are nan or inf are beyond any bound.
     A bound as large as the largest entry of its row proves nothing: the row is vacuous and counts as not run.
     VACUOUS: no row was left. EXCESS: an error beyond its bound. EXACT: every entry equal.
+
+    >>> rng = np.random.default_rng(0)
+    >>> q, k, v = rng.uniform(0, 1, (3, 8, 4))
+    >>> truth, bound = exact_with_bound(q, k, v, u=unit_roundoff("float64"))
+    >>> judge(linear_attention_quadratic(q, k, v)[0], truth, bound).verdict
+    'WITHIN BOUND'
+    >>> judge(linear_attention_quadratic(q, k, v)[0] * (1 + 1e-12), truth, bound).verdict
+    'EXCESS'
     """
+    shapes = {name: tuple(x.shape) for name, x in (("got", got), ("exact", exact), ("bound", bound))}
+    if len(set(shapes.values())) > 1:
+        raise ValueError("judge: all must have one shape, got " + ", ".join(f"`{name}` {s}" for name, s in shapes.items()))
     want = fractions(exact, "judge")
-    error = abs(fractions(got, "judge") - want)
-    if error.shape != bound.shape:
-        raise ValueError(f"judge: `got` {error.shape} and `bound` {bound.shape} must have one shape")
+    found, lost = finite_fractions(got)
+    error = np.where(lost, math.inf, abs(found - want))
     size, most = (np.max(x, axis=-1, initial=0) for x in (abs(want).astype(np.float64), bound))
     vacuous = (most >= size) & (most > 0)
     ratio = elementwise(_ratio, error, bound).astype(np.float64)

@@ -2,7 +2,7 @@
 
 | way | systems | an agreement says |
 |---|---|---|
-| equality | ℚ, GF(p) | equal at these instances, exactly |
+| equality | ℚ, GF(p), any that is `exact` | equal at these instances, exactly |
 | enclosure | balls | the difference contains 0 and is at most 2ρ, at these instances |
 | bound | mpmath, float64, float32 | no further apart than rounding allows, at these instances |
 | probe | floats of any width | equal where no operation rounds |
@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined
+from ..feature_maps import FEATURE_MAPS
 from ..rope import Rope, angle_table, circle_point, power_table
-from ..systems import Array, Dependencies, Float, Rounded, RunningError, System, fractions
+from ..systems import Array, Dependencies, Float, Rounded, RunningError, System, fractions, require
 from ..systems.balls import Balls
-from ..systems.finite_field import FiniteField
 from ..systems.floats import dtype_name
 from ..systems.multiprecision import Multiprecision
 from ..systems.rational import Rational
+from ..systems.rounded import FORMATS
 from .bounds import judge, unit_roundoff
 
 REDRAWS = 20
@@ -75,6 +76,8 @@ class Theorem:
     sides : (case, numbers) -> (name, left, right) for everything that must be equal
     fits : does it speak of this case?
     ways : the ways in which it can be checked, as in the table above
+    needs : what a system must be for it, and what asks for that; phi : does φ occur in it, and ask for more?
+    also : cases of its own, beyond those that all theorems share
     """
 
     name: str
@@ -84,6 +87,9 @@ class Theorem:
     sides: Callable[[Case, Numbers], Sides]
     fits: Callable[[Case], bool] = lambda case: True
     ways: tuple[str, ...] = ("equality", "enclosure", "bound")
+    needs: tuple[str, str] = ("field", "normalised linear attention")
+    phi: bool = True
+    also: tuple[Case, ...] = ()
 
 
 @dataclass
@@ -110,7 +116,10 @@ class Numbers:
 
     def draw(self, *shape: int) -> Any:
         self.drawn += 1
-        x = self.origin.random(shape, self.seed + self.drawn)
+        try:
+            x = self.origin.random(shape, self.seed + self.drawn)
+        except NotDefined:  # every ring has the integers
+            x = self.origin.convert(np.random.default_rng(self.seed + self.drawn).integers(-48, 49, shape))
         return x if self.system is self.origin else self.system.convert(x)
 
     def integers(self, low: int, high: int, count: int) -> list[int]:
@@ -151,7 +160,7 @@ def way(theorem: Theorem, system: System) -> str | None:
 
 
 def ways(system: System) -> tuple[str, ...]:
-    if isinstance(system, Rational | FiniteField):
+    if system.exact:
         return ("equality",)
     if isinstance(system, Balls):
         return ("enclosure",)
@@ -159,11 +168,30 @@ def ways(system: System) -> tuple[str, ...]:
         return ("structure",)
     if isinstance(system, Multiprecision):
         return ("bound",)
-    if isinstance(system, Float) and unit_roundoff(system.dtype) <= Fraction(1, 2**24):
-        return ("bound", "probe")
-    if isinstance(system, Float | Rounded):
+    if isinstance(system, Rounded):
         return ("probe",)
-    raise NotDefined(f"verify: {system.name} has no way of deciding equality")
+    if not isinstance(system, Float):
+        raise NotDefined(f"verify: {system.name} has no way of deciding equality")
+    if str(system.device).startswith("meta"):
+        raise NotDefined(f"verify: {system.name} has shapes but no values; there is nothing to compare")
+    if system.kind not in FORMATS:
+        raise NotDefined(f"verify: no error bound is known for {system.name}; it must be float64, float32, float16 or bfloat16")
+    return ("bound", "probe") if unit_roundoff(system.kind) <= Fraction(1, 2**24) else ("probe",)
+
+
+def lack(theorem: Theorem, case: Case, system: System) -> str:
+    """What this system lacks for this case, in one sentence; nothing if it can run."""
+    wanted = [theorem.needs]
+    if theorem.phi:
+        wanted.append((getattr(FEATURE_MAPS.get(case.phi), "needs", "ring"), case.phi))
+    if case.rope:
+        wanted.append(("field", "a random rotation"))
+    try:
+        for capability, who in wanted:
+            require(system, capability, who)
+    except NotDefined as sentence:
+        return str(sentence)
+    return ""
 
 
 def label(system: System) -> str:
@@ -191,7 +219,11 @@ def check(theorem: Theorem, system: Any, cases: Iterable[Case], *, seed: int = 0
     if how is None:
         result.evidence = ELSEWHERE.get(theorem.ways) or OWN[ways(system)]
         return result
-    for case in filter(theorem.fits, cases):
+    fitting = [(case, lack(theorem, case, system)) for case in cases if theorem.fits(case)]
+    if all(lacking for _, lacking in fitting):
+        result.evidence = fitting[0][1] if fitting else "it speaks of none of these cases"
+        return result
+    for case in (case for case, lacking in fitting if not lacking):
         for attempt in range(REDRAWS):
             try:
                 compare(how, theorem.sides, case, system, digest(theorem.name, result.system, str(case), seed, attempt), tally)
@@ -199,11 +231,6 @@ def check(theorem: Theorem, system: Any, cases: Iterable[Case], *, seed: int = 0
                 break
             except ZeroDivisionError:
                 redraws += 1
-            except NotDefined as lacking:
-                if case.phi == "identity":
-                    result.evidence = str(lacking)
-                    return result
-                break  # this φ, not the theorem
             except Exception as error:  # whatever a form raises on good input is its failure
                 tally.failure = f"raised {type(error).__name__}: {error}"
                 break
@@ -241,7 +268,8 @@ def compare(how: str, sides: Callable[[Case, Numbers], Sides], case: Case, syste
     if how == "bound":
         mp = isinstance(system, Multiprecision)
         analysis = RunningError("float64" if mp else dtype_name(system.dtype))
-        # Each step of the bound grows at least in proportion to u: at the precision of mpmath, 2^(53−prec) times it is still one.
+        # Each step of the bound grows at least in proportion to u (a root of an inexact number near 0 would not; no theorem takes one):
+        # at the precision of mpmath, 2^(53−prec) times it is still a bound.
         finer = 2.0 ** (53 - system.ctx.prec) if mp else 1.0
         errors = [(x, y, finer) for _, x, y in sides(case, Numbers(analysis, seed, system))]
     for (name, left, right), about in zip(pairs, errors, strict=True):
@@ -255,7 +283,7 @@ def compare(how: str, sides: Callable[[Case, Numbers], Sides], case: Case, syste
         elif how == "enclosure":
             enclosed(name, left, right, system, where, tally)
         else:
-            unequal = (fractions(left, name) != fractions(right, name)) if how == "probe" else left != right
+            unequal = fractions(left, name) != fractions(right, name) if how == "probe" else system.unequal(left, right)
             differ(name, left, right, np.asarray(unequal, dtype=bool), tally)
 
 
@@ -263,7 +291,7 @@ def differ(name: str, left: Any, right: Any, bad: np.ndarray, tally: Tally) -> N
     """Note the first entry of two that differ."""
     if bad.any() and not tally.failure:
         at = tuple(int(i) for i in np.argwhere(bad)[0])
-        a, b = (x.planes[0][at] if isinstance(x, Array) else float(fractions(x, name)[at]) for x in (left, right))
+        a, b = (", ".join(str(p[at]) for p in x.planes) if isinstance(x, Array) else float(fractions(x, name)[at]) for x in (left, right))
         tally.failure = f"{name}{list(at)} is {a} instead of {b}"
 
 

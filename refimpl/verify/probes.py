@@ -13,9 +13,10 @@ import numpy as np
 
 from ..linear_attention import linear_attention
 from ..rope import Rope, power_table
+from ..shapes import prefix_length
 from ..state import State
-from ..systems import QQ, Float, Rounded, System, fractions
-from .bounds import unit_roundoff
+from ..systems import QQ, Float, Rounded, System
+from .bounds import finite_fractions, unit_roundoff
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +36,19 @@ class Probe:
         if state is not None:
             pairs += [("S", state.S, self.expected_state.S), ("z", state.z, self.expected_state.z)]
         for name, got, want in pairs:
+            if got is None:
+                return f"{name} is missing"
             if tuple(got.shape) != want.shape:
                 return f"{name} has shape {tuple(got.shape)} instead of {want.shape}"
-            bad = fractions(got, "mismatch") != want.planes[0]
+            if name == "o" and got.dtype != self.q.dtype:
+                return f"{name} has dtype {got.dtype} instead of {self.q.dtype}"
+            found, lost = finite_fractions(got)
+            bad = (found != want.planes[0]) | lost
             if bad.any():
                 at = tuple(int(i) for i in np.argwhere(bad)[0])
-                return f"{name}{list(at)} is {fractions(got, 'mismatch')[at]} instead of {want.planes[0][at]}"
+                return f"{name}{list(at)} is {'nan or inf' if lost[at] else found[at]} instead of {want.planes[0][at]}"
+        if state is not None and state.position != self.expected_state.position:
+            return f"position is {state.position} instead of {self.expected_state.position}"
         return None
 
 
@@ -52,6 +60,12 @@ def exact_probe(
 
     system : a Float of any library and dtype, or a Rounded format      n, r, m, heads : shape, r ≥ 1
     layout : of a RoPE after φ by quarter turns, None for no rope       start : begin from a non-zero state at position 3
+
+    >>> probe = exact_probe(Float("numpy", "float16"), n=5, r=3, m=2, start=False)
+    >>> weights = np.tril(probe.q @ probe.k.swapaxes(-1, -2))
+    >>> probe.mismatch(weights @ probe.v / weights.sum(-1, keepdims=True))
+    >>> probe.mismatch(weights @ probe.v / (weights.sum(-1, keepdims=True) + np.float16(1e-2))).split(" is ")[0]
+    'o[0, 0, 0]'
     """
     if not isinstance(system, Float | Rounded):
         raise TypeError(f"exact_probe: `system` must be a Float or Rounded system, got {system!r}")
@@ -61,28 +75,29 @@ def exact_probe(
     rng = np.random.default_rng(seed)
 
     # Feature 0 is written once, by the state or by token 0, so that z_0 = 1: it fills each denominator up to a power of two.
-    k = np.zeros((heads, n, r), dtype=np.int64)
-    hot = rng.integers(1, max(r, 2), (heads, n)) % r
-    for h in range(heads):
-        for s in range(n):
-            if hot[h, s] and k[h, :, hot[h, s]].sum() < limit // 32:
-                k[h, s, hot[h, s]] = 1
+    # The others are written a few times each, at tokens spread over the whole text, the last one among them.
     S, z = np.zeros((heads, r, m), dtype=np.int64), np.zeros((heads, r), dtype=np.int64)
     if start:
         S, z = rng.integers(-1, 2, S.shape), rng.integers(0, 2, z.shape)
         z[:, 0] = 1
-    elif n:
-        k[:, 0] = np.eye(r, dtype=np.int64)[0]
-    v = rng.integers(-1, 2, (heads, n, m))
-    P = n if mask == "full" else 0 if mask == "causal" else int(mask)
-    q = np.zeros_like(k)
-    for t in range(n):
-        z_t = z + k[:, : max(t + 1, P)].sum(axis=1)
-        for h in range(heads):
-            q[h, t, rng.integers(1, max(r, 2), 2) % r] = 1
+    q, k = np.zeros((2, heads, n, r), dtype=np.int64)
+    v = rng.choice([-1, 1], (heads, n, m))
+    if n and not start:
+        k[:, 0, 0] = 1
+    P, free = prefix_length("exact_probe", mask, n), np.arange(0 if start else 1, n)
+    for h in range(heads):
+        count = min(len(free), (r - 1) * (limit // 32) if r > 1 else 4)
+        written = np.union1d(rng.choice(free, max(count - 1, 0), replace=False), free[-1:])
+        if r > 1:
+            k[h, written, rng.permutation(np.arange(len(written)) % (r - 1) + 1)] = 1
+        else:  # the only feature doubles instead: 1, 2, 4, 8 ...
+            k[h, written, 0] = 2 ** np.arange(len(written))
+        for t in range(n):
+            z_t = z[h] + k[h, : max(t + 1, P)].sum(axis=0)
+            q[h, t, [k[h, t].argmax(), rng.integers(1, max(r, 2)) % r]] = 1  # what t itself wrote, and one more
             q[h, t, 0] = 0
-            mass = int(q[h, t] @ z_t[h])
-            q[h, t, 0] = (1 << mass.bit_length()) - mass
+            mass = int(q[h, t] @ z_t)
+            q[h, t, 0] = (1 << mass.bit_length()) - mass if r > 1 else 1
 
     def options(numbers: System) -> dict[str, Any]:
         chosen: dict[str, Any] = {"mask": mask, "normalise": normalise}
