@@ -294,3 +294,11 @@ def test_float_angles():
         for table, want in zip(tables, exact, strict=True):
             assert table.shape == want.shape and np.all(abs(fractions(table, "test") - want) <= bound)
     assert host_angles(ANGLES, [])[0].shape == (0, len(ANGLES)) and host_angles([], [1, 2])[0].shape == (2, 0)
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "complex64"])
+def test_complex_floats_convert(dtype):
+    numbers = Float("numpy", dtype)
+    x = numbers.convert([[1, 2j], [0.5 - 1j, -3]])
+    assert x.dtype == np.dtype(dtype) and x.tolist() == [[1, 2j], [0.5 - 1j, -3]]
+    assert numbers.convert(QQ.convert([1, 2])).tolist() == [1, 2]

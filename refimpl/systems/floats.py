@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import System, elementwise, fractions
+from .array import Array, System, elementwise, fractions, host
 from .rounded import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -73,6 +73,8 @@ class Float(System):
 
     def convert(self, values: Any) -> Any:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype, on this device."""
+        if "complex" in self.kind and not isinstance(values, Array):
+            return self._place(host(values).astype(np.complex128))
         exact = fractions(values, f"{self.name}.convert")
         rounded: np.ndarray = elementwise(lambda x: nearest(x, self.kind if self.kind in FORMATS else "float64"), exact).astype(np.float64)
         if self.kind in ("longdouble", "float128"):  # two float64 hold what one cannot
