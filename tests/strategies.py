@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 
+SEEDS = st.integers(0, 10**6)
 FLINT = importlib.util.find_spec("flint") is not None
 MAKERS = ["iv", pytest.param("arb", marks=pytest.mark.skipif(not FLINT, reason="python-flint is not installed"))]
 

@@ -11,9 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from assertions import says
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_systems import SEEDS, says
+from strategies import SEEDS
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dependencies, Dual, Float, NotDefined, Rounded, RunningError, floats

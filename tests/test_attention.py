@@ -8,10 +8,10 @@ import mpmath
 import numpy as np
 import oracle
 import pytest
+from assertions import contains, informative
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems
-from test_real_systems import contains, informative
 
 import refimpl as ri
 from refimpl import MP, QQ, Dependencies, Float, RunningError, balls

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from assertions import informative
 from hypothesis import given
 from hypothesis import strategies as st
-from test_real_systems import informative
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Float, balls

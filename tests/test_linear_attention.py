@@ -8,10 +8,10 @@ from fractions import Fraction
 import numpy as np
 import oracle
 import pytest
+from assertions import informative
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import MAKERS, Problem, problems
-from test_real_systems import informative
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dual, Float, Rounded, RunningError, State, balls

@@ -6,19 +6,17 @@ import importlib
 import importlib.util
 import math
 from fractions import Fraction
-from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+from assertions import contains, informative, says
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import FLINT, MAKERS
-from test_systems import SEEDS, says
+from strategies import FLINT, MAKERS, SEEDS
 
 from refimpl import MP, QQ, Float, floats, system, system_of
 from refimpl.systems import balls, fractions
-from refimpl.systems.array import Array
 from refimpl.systems.floats import host_angles
 
 # mpmath
@@ -92,22 +90,6 @@ def test_digits(digits):
 HARD_EXP = {2: [6.84375], 15: [1.263214111328125, 5.691680908203125, 3.4964599609375, 5.251930236816406]}
 
 makers = pytest.mark.parametrize("maker", MAKERS)
-
-
-def contains(numbers: Any, x: Array, exact: Array) -> bool:
-    """Every ball of x contains the number of ℚ, or of mpmath at a much higher precision."""
-    return all(a <= e <= b for (a, b), e in zip(map(numbers.ends, x.planes[0].ravel()), fractions(exact, "test").ravel(), strict=True))
-
-
-def informative(numbers: Any, x: Array) -> bool:
-    """No row of balls is vacuous: the widest ball of a row is smaller than the row's largest number. A row without radius always is."""
-    rows = x.planes[0].reshape(-1, x.shape[-1]) if x.planes[0].size else []
-    for row in rows:
-        ends = [numbers.ends(a) for a in row]
-        radius, size = max((b - a) / 2 for a, b in ends), max(abs(a + b) / 2 for a, b in ends)
-        if radius and radius >= size:
-            return False
-    return True
 
 
 @makers

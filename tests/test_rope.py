@@ -7,10 +7,10 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from assertions import contains, informative
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import MAKERS
-from test_real_systems import contains, informative
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Float, balls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import refimpl as ri
@@ -75,7 +75,7 @@ def test_a_shifted_past_reads_the_same(system, by, layout, placement, seed):
     try:
         here, _ = ri.linear_attention(q, k, v, state=past, rope=rope)
     except ri.ZeroDenominator:
-        return
+        assume(False)
     there, _ = ri.linear_attention_chunked(q, k, v, state=moved, rope=rope, chunk=3)
     assert system.equal(here, there)
     if layout and placement == "after" and by % 4:

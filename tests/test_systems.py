@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-import re
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from assertions import says
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import FLINT
+from strategies import FLINT, SEEDS
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dependencies, Dual, Float, NotDefined, Rounded, RunningError, floats, system, system_of
@@ -27,15 +27,9 @@ PRIMES = [2, 3, 10007, 2**31 - 1, 2**31 + 11, 2**32 - 5, 2**60 - 93, 2**61 - 1]
 EXACT = [QQ, *map(GF, PRIMES)]
 NUMBERS = [*EXACT, MP(30), balls(30, "iv"), *([balls(30, "arb")] if FLINT else [])]
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
-SEEDS = st.integers(0, 10**6)
 
 shown = pytest.mark.parametrize("numbers", NUMBERS, ids=repr)
 exactly = pytest.mark.parametrize("numbers", EXACT, ids=repr)
-
-
-def says(kind: Any, message: str) -> Any:
-    """The error must carry this text, word for word."""
-    return pytest.raises(kind, match=re.escape(message))
 
 
 def plain(numbers: ArraySystem, x: Array) -> np.ndarray:

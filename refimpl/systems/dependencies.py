@@ -50,7 +50,7 @@ class Dependencies(ArraySystem):
         raise NotDefined("values are not known in dependencies; what depends on a comparison would go unseen")
 
     def unequal(self, x: Array, y: Array) -> np.ndarray:
-        return super().eq(x.planes, y.planes) ^ True
+        return ~super().eq(x.planes, y.planes)
 
     def maximum(self, x: Array, y: Array) -> Array:
         return x + y
