@@ -61,7 +61,7 @@ def balls(digits: int, maker: str | None = None) -> Balls:
 
 
 def system(name: str) -> System:
-    """A system by name: "float64", "torch bfloat16", "mpmath(50)", "Q", "GF(10007)", "balls(30)", "rounded(bfloat16)".
+    """A system by name: "float64", "torch bfloat16", "mpmath(50)", "Q", "GF(10007)", "balls(30)", "rounded(bfloat16)", "dependencies".
 
     >>> system("GF(10007)").convert([-1])
     GF(10007)([10006])
@@ -77,6 +77,7 @@ def system(name: str) -> System:
         "mpmath": lambda: MP(_integer(name, argument, 50)),
         "balls": lambda: balls(_integer(name, argument, 30)),
         "rounded": lambda: Rounded(argument or "bfloat16"),
+        "dependencies": Dependencies,
         **{dtype: functools.partial(Float, "numpy", dtype) for dtype in ("float64", "float32", "float16")},
     }
     choose("system", "name", word, makers)

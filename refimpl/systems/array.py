@@ -100,6 +100,14 @@ def host(x: Any) -> np.ndarray:
     return np.asarray(x, dtype=object if isinstance(x, list | tuple) else None)  # NumPy would round mixed integers to float64
 
 
+def wide_floats(x: Any) -> np.ndarray | None:
+    """An array of finite floats as float64, without rounding; None for anything else."""
+    if isinstance(x, Array) or not hasattr(x, "dtype"):
+        return None
+    a = host(x)
+    return a.astype(np.float64) if a.dtype.kind == "f" and a.dtype.itemsize <= 8 and np.isfinite(a).all() else None
+
+
 def as_fraction(x: Any) -> Fraction:
     """One number, exactly; with Python's own integers inside, whatever integers came."""
     n, d = x.as_integer_ratio() if hasattr(x, "as_integer_ratio") else (x.numerator, x.denominator)
@@ -346,6 +354,12 @@ class ArraySystem(System):
     def matrix_transpose(self, x: Array) -> Array:
         return self.each(lambda p: np.swapaxes(p, -1, -2), x)
 
+    def moveaxis(self, x: Array, source: int, destination: int, /) -> Array:
+        return self.each(lambda p: np.moveaxis(p, source, destination), x)
+
+    def take(self, x: Array, indices: np.ndarray, /, *, axis: int) -> Array:
+        return self.each(lambda p: np.take(p, indices, axis=axis), x)
+
     def concat(self, arrays: Any, *, axis: int = 0) -> Array:
         return self.each(lambda *ps: np.concatenate(ps, axis=axis), *arrays)
 
@@ -459,6 +473,15 @@ class ObjectSystem(ArraySystem):
 
     def less(self, x: Planes, y: Planes) -> np.ndarray:
         return np.asarray(x[0] < y[0], dtype=bool)
+
+    def matmul(self, x: Array, y: Any) -> Array:
+        y = self.factor(x, y)
+        return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if x.shape[-1] else super().matmul(x, y)
+
+    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+        if not x.shape[axis]:  # of no objects, NumPy makes the integer 0
+            return super().sum(x, axis=axis, keepdims=keepdims)
+        return self.wrap((np.sum(x.planes[0], axis=axis, keepdims=keepdims),))
 
     def power(self, base: Any, exponent: Any) -> Any:
         """base^exponent for two objects of a real system."""

@@ -167,12 +167,12 @@ class ArbBalls(Balls):
 
 def _at_own_precision(method: Callable) -> Callable:
     @functools.wraps(method)
-    def run(self: ArbBalls, *args: Any) -> Any:
+    def run(self: ArbBalls, *args: Any, **options: Any) -> Any:
         with self.flint.ctx.workdps(self.digits):
-            return method(self, *args)
+            return method(self, *args, **options)
 
     return run
 
 
-for _name in ("lift", "add", "neg", "mul", "div", "eq", "maximum", "function", "convert", "angles"):
+for _name in ("lift", "add", "neg", "mul", "div", "eq", "maximum", "function", "convert", "angles", "matmul", "sum"):
     setattr(ArbBalls, _name, _at_own_precision(getattr(ArbBalls, _name)))

@@ -1,49 +1,118 @@
-"""Analysis: (degree of numerator, degree of denominator) of every entry, as a polynomial in the inputs.
+"""Analysis: every entry as a rational function of the inputs, of which no more is known than degrees.
 
-Upper bounds, computed by running the source itself; they are what identity testing in GF(p) needs.
-The zero polynomial has degree −∞. Denominators are taken to be unrelated, the worst case.
+    N / f₁^m₁ f₂^m₂ ⋯        the degree of N, and the factors f, each the numerator of something that was divided by
+
+A factor is known by the entry whose numerator it is: all that is divided by one entry has a common denominator.
+Degrees are upper bounds, computed by running the source itself; they are what identity testing in GF(p) needs.
+The zero polynomial has degree −∞.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from .array import Array, ArraySystem, Planes, elementwise
+from ..errors import NotDefined
+from .array import Array, ObjectSystem, Planes, elementwise
 
 
-class Degrees(ArraySystem):
+class Quotient:
+    """N/D, up to a constant factor: the degree of N, and the factors of D with their multiplicities.
+
+    On such factors A + B is the product AB, A | B the least common multiple, A − B is A without what it has in common with B.
+    """
+
+    __slots__ = ("factors", "numerator")
+
+    def __init__(self, numerator: int, factors: Counter[Quotient]) -> None:
+        self.numerator, self.factors = numerator, factors
+
+    @property
+    def denominator(self) -> int:
+        return degree(self.factors)
+
+    def __str__(self) -> str:
+        return f"{self.numerator}; {self.denominator}"
+
+    def __neg__(self) -> Quotient:
+        return self
+
+    def __add__(self, other: Quotient) -> Quotient:
+        """a/A + b/B = (a L/A + b L/B) / L, with L the least common multiple of A and B"""
+        if self is ZERO or other is ZERO:
+            return other if self is ZERO else self
+        A, B = self.factors, other.factors
+        L = A | B
+        return Quotient(max(self.numerator + degree(L - A), other.numerator + degree(L - B)), L)
+
+    def __mul__(self, other: Quotient) -> Quotient:
+        """(a/A)(b/B) = ab/AB"""
+        if self is ZERO or other is ZERO:
+            return ZERO
+        if self is CONSTANT or other is CONSTANT:
+            return other if self is CONSTANT else self
+        return Quotient(self.numerator + other.numerator, self.factors + other.factors)
+
+    def __truediv__(self, other: Quotient) -> Quotient:
+        """(a/A)/(b/B) = a (B/g) / (A/g) b, with g the greatest common divisor of A and B"""
+        if self is ZERO or other is CONSTANT:
+            return self
+        A, B = self.factors, other.factors
+        return Quotient(self.numerator + degree(B - A), (A - B) + Counter([other] if other.numerator else []))
+
+
+def degree(factors: Counter[Quotient]) -> int:
+    return sum(f.numerator * times for f, times in factors.items())
+
+
+ZERO = Quotient(-math.inf, Counter())  # type: ignore[arg-type]
+CONSTANT = Quotient(0, Counter())
+
+
+class Degrees(ObjectSystem):
+    """Each instance remembers what was divided by in it; a new analysis begins with a new one."""
+
     name = "degrees"
     can = frozenset({"ring", "field"})
-    dtypes = (object, object)
 
-    def lift(self, fractions: np.ndarray) -> Planes:
-        numerator = elementwise(lambda x: -math.inf if x == 0 else 0, fractions)
-        return numerator, np.zeros_like(numerator)
+    def __init__(self) -> None:
+        self.divisors: set[Quotient] = set()
+
+    @property
+    def divided(self) -> int:
+        """Δ, the degree of the product of all factors that were divided by: where it is not zero, no division fails."""
+        return sum(f.numerator for f in self.divisors)
+
+    def number(self, x: Fraction) -> Quotient:
+        return CONSTANT if x else ZERO
 
     def variables(self, shape: tuple[int, ...], numerator: int = 1, denominator: int = 0) -> Array:
         """Inputs: each entry a variable of its own, or a rational function of the given degrees."""
-        return self.wrap((np.full(shape, numerator, dtype=object), np.full(shape, denominator, dtype=object)))
-
-    def add(self, x: Planes, y: Planes) -> Planes:
-        """a/b + c/d = (ad + cb)/bd; a constant or zero side needs no common denominator."""
-        return np.maximum(x[0] + y[1], y[0] + x[1]), x[1] + y[1]
-
-    def neg(self, x: Planes) -> Planes:
-        return x
-
-    def mul(self, x: Planes, y: Planes) -> Planes:
-        n = x[0] + y[0]
-        return n, np.where(n == -math.inf, 0, x[1] + y[1])
+        entries = [Quotient(numerator, Counter()) for _ in range(math.prod(shape))]
+        x = self.wrap((np.array(entries, dtype=object).reshape(shape),))
+        return x / self.variables(shape, denominator) if denominator else x
 
     def div(self, x: Planes, y: Planes) -> Planes:
-        """(a/b)/(c/d) = ad/bc"""
-        self.refuse_zero(y)
-        n = x[0] + y[1]
-        return n, np.where(n == -math.inf, 0, x[1] + y[0])
+        planes = super().div(x, y)
+        self.divisors.update(y[0].flat)
+        return planes
+
+    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+        raise NotDefined("values are not known in degrees; what depends on a comparison would go unseen")
+
+    def singular(self, x: Array) -> np.ndarray:
+        return elementwise(lambda e: e is ZERO, x.planes[0]).astype(bool)
+
+    def numerator(self, x: Array) -> np.ndarray:
+        return elementwise(lambda e: e.numerator, x.planes[0])
+
+    def denominator(self, x: Array) -> np.ndarray:
+        return elementwise(lambda e: e.denominator, x.planes[0])
 
     def worst(self, x: Array) -> tuple[Any, Any]:
         """The largest degrees of numerator and denominator."""
-        return tuple(max(p.ravel().tolist(), default=0) for p in x.planes)  # type: ignore[return-value]
+        return max(self.numerator(x).flat, default=0), max(self.denominator(x).flat, default=0)

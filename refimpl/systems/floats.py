@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, System, elementwise, fractions, host
+from .array import Array, System, elementwise, fractions, host, wide_floats
 from .rounded import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -74,15 +74,17 @@ class Float(System):
     def convert(self, values: Any) -> Any:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype, on this device."""
         if "complex" in self.kind and not isinstance(values, Array):
-            return self._place(host(values).astype(np.complex128))
+            return self.place(host(values).astype(np.complex128))
+        if self.kind in FORMATS and (wide := wide_floats(values)) is not None:
+            return self.place(wide + 0.0)  # −0.0 becomes 0, as it does by way of fractions
         exact = fractions(values, f"{self.name}.convert")
         rounded: np.ndarray = elementwise(lambda x: nearest(x, self.kind if self.kind in FORMATS else "float64"), exact).astype(np.float64)
         if self.kind in ("longdouble", "float128"):  # two float64 hold what one cannot
             rest = elementwise(lambda x, y: float(x - Fraction(y)) if abs(y) < math.inf else 0.0, exact, rounded)
             rounded = rounded.astype(np.longdouble) + rest.astype(np.float64)
-        return self._place(rounded)
+        return self.place(rounded)
 
-    def _place(self, host: np.ndarray) -> Any:
+    def place(self, host: np.ndarray) -> Any:
         """Round float64 to this dtype on the host, then hand it over in the narrowest dtype that every library takes."""
         if self.kind in ("float32", "float16", "bfloat16"):
             host = round_to(host, self.kind).astype(np.float32)
@@ -93,11 +95,11 @@ class Float(System):
 
     def random(self, shape: tuple[int, ...], seed: int) -> Any:
         """Uniform over [-1, 1), rounded to this dtype."""
-        return self._place(np.random.default_rng(seed).uniform(-1, 1, shape))
+        return self.place(np.random.default_rng(seed).uniform(-1, 1, shape))
 
     def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Any, Any]:
         cos, sin = host_angles(frequencies, positions)
-        return self._place(cos), self._place(sin)
+        return self.place(cos), self.place(sin)
 
 
 def host_angles(frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NotDefined
-from .array import Array, ArraySystem, Planes, elementwise, fractions
-from .rounded import nearest
+from ..errors import NotDefined, choose
+from .array import Array, ArraySystem, Planes, elementwise, fractions, wide_floats
+from .rounded import FORMATS, nearest, round_to
 
 # Errors are float64 too. UP pays for the rounding of the few operations that form one; K terms summed cost another (1 + K 2⁻⁵⁰).
 UP = 1 + 2.0**-40
@@ -28,23 +28,26 @@ LIBM = 8  # 4 units in the last place, in units of u
 
 class RunningError(ArraySystem):
     def __init__(self, dtype: str = "float64") -> None:
-        if dtype not in ("float64", "float32", "float16"):
-            raise ValueError(f"RunningError: dtype must be float64, float32 or float16, got {dtype!r}")
-        info = np.finfo(dtype)
-        self.dtypes = (np.dtype(dtype), np.float64)
+        choose("RunningError", "dtype", dtype, ("float64", "float32", "float16", "bfloat16"))
+        bits, low, high = FORMATS[dtype]
+        # NumPy has no bfloat16. float64 keeps to its standard model, and more.
+        self.format, self.dtypes = dtype, (np.dtype("float64" if dtype == "bfloat16" else dtype), np.float64)
         # A result that underflows is wrong by half the least number, a function by 4 of it; the terms of its error likewise.
-        self.u, self.tiny = float(info.eps) / 2, LIBM * float(info.smallest_subnormal)
+        self.u, self.tiny, self.largest = 2.0**-bits, LIBM * 2.0 ** (low - bits), math.ldexp(1 - 2.0**-bits, high)
         self.name = f"{dtype} with running error"
 
     def gamma(self, k: int) -> float:
         return k * self.u / (1 - k * self.u) if k * self.u < 1 else math.inf
 
     def lift(self, fractions: np.ndarray) -> Planes:
-        value = elementwise(lambda x: nearest(x, self.dtypes[0].name), fractions)
+        value = elementwise(lambda x: nearest(x, self.format), fractions)
         return value, elementwise(_distance, fractions, value)
 
     def convert(self, values: Any) -> Array:
         """Numbers with the error of rounding them; those of another running error bring theirs along."""
+        if (wide := wide_floats(values)) is not None:
+            value = round_to(wide, self.format)
+            return self.wrap((value, np.where(np.isfinite(value), np.abs(wide - value), np.inf)))  # the difference is exact
         x = super().convert(values)
         if isinstance(values, Array) and isinstance(values.system, RunningError) and values.system != self:
             return self.wrap((x.planes[0], (x.planes[1] + values.planes[1]) * UP))
@@ -65,7 +68,7 @@ class RunningError(ArraySystem):
         size = np.abs(np.asarray(value, dtype=np.float64))
         spread = spread * (1 + terms * 2.0**-50)
         error = (spread + self.gamma(roundings) * (size + 2 * spread) + terms * self.tiny) * UP
-        return value, np.where(np.isfinite(size) & ~np.isnan(error), error, np.inf)
+        return value, np.where((size <= self.largest) & ~np.isnan(error), error, np.inf)
 
     def add(self, x: Planes, y: Planes) -> Planes:
         return self._result(x[0] + y[0], x[1] + y[1])
@@ -105,7 +108,7 @@ class RunningError(ArraySystem):
         return x.planes[0] == 0
 
     def isfinite(self, x: Array) -> np.ndarray:
-        return np.isfinite(x.planes[0])
+        return np.abs(x.planes[0]) <= self.largest
 
     def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
         k = x.shape[axis]
@@ -136,14 +139,13 @@ class RunningError(ArraySystem):
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over [-1, 1), rounded, without error."""
-        value = np.random.default_rng(seed).uniform(-1, 1, shape).astype(self.dtypes[0])
+        value = round_to(np.random.default_rng(seed).uniform(-1, 1, shape), self.format)
         return self.wrap((value, np.zeros(shape)))
 
     def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
         from .floats import host_angles
 
-        tables = (t.astype(self.dtypes[0]) for t in host_angles(frequencies, positions))
-        cos, sin = (self.wrap((t, np.full(t.shape, 2.0**-51 + self.u))) for t in tables)
+        cos, sin = (self.wrap((round_to(t, self.format), np.full(t.shape, 2.0**-51 + self.u))) for t in host_angles(frequencies, positions))
         return cos, sin
 
 

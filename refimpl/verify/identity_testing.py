@@ -1,0 +1,96 @@
+"""What an agreement in GF(p) is worth: the probability with which a false identity survives uniform draws.
+
+`Degrees` computes the degrees that this needs by running the source; `restrict` finds the true ones, on a random line.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import zip_longest
+
+import numpy as np
+
+from ..systems import GF, Array
+
+SPARE = 4  # points that a fraction must meet beyond those that determine it
+Polynomial = list[int]  # coefficients modulo p, the constant first; the last is not zero
+
+
+def degree(left: Array, right: Array) -> int:
+    """δ, the degree of the polynomial that must be zero for left = right: for two arrays over Degrees, the largest over all entries.
+
+        N₁/D₁ − N₂/D₂ = (N₁ L/D₁ − N₂ L/D₂) / L        L the least common multiple of D₁ and D₂
+
+    L is a product of what was divided by, so it is not zero at a draw that was run, and the sides agree there just where the numerator
+    is zero. A false identity is false in some entry and survives only if it survives there: the maximum counts, not the sum.
+    """
+    return max(0, left.system.worst(left - right)[0])  # type: ignore[attr-defined]
+
+
+def survival(delta: int, divided: int, p: int) -> Fraction:
+    """The probability, at most, with which an identity that is false over GF(p) survives one uniform draw.
+
+        Pr[agree | run] ≤ Pr[agree] / Pr[run] ≤ (δ/p) / (1 − Δ/p) = δ/(p − Δ)
+
+    A polynomial of degree δ, not the zero polynomial, is zero at no more than δ/p of all points (Schwartz 1980, Zippel 1979). A draw is
+    run unless it makes one of the factors zero that are divided by, of degree Δ together; else it is redrawn. (If a factor is the zero
+    polynomial, no draw is ever run.) For p ≤ Δ nothing is said: 1.
+
+    >>> survival(3, 2, 11), survival(3, 2, 5), survival(3, 7, 7)
+    (Fraction(1, 3), Fraction(1, 1), Fraction(1, 1))
+    """
+    return min(Fraction(1), Fraction(delta, p - divided)) if p > divided else Fraction(1)
+
+
+def restrict(f: Callable[..., Array], shapes: Sequence[tuple[int, ...]], *, p: int = 2**61 - 1, seed: int = 0) -> list[np.ndarray]:
+    """The true degrees [of the numerator, of the denominator] of every entry of f(x, y, ...), for arrays of these shapes.
+
+    On the line x = a + s b, with a and b uniform in GF(p), an entry of f is a fraction N(s)/D(s), and but for a probability of the order
+    of degree/p it has the same degrees there as everywhere. It is evaluated at s = 1, 2, ... until a fraction fits with points to spare.
+    """
+    ends = [GF(p).random((2, *shape), seed + i) for i, shape in enumerate(shapes)]
+    values: list[np.ndarray] = []
+    for points in (8, 16, 32, 64, 128, 256):
+        values += [f(*(x[0] + s * x[1] for x in ends)).planes[0] for s in range(len(values) + 1, points + 1)]
+        found = [fraction(row, p) for row in np.stack(values, axis=-1).reshape(-1, points).tolist()]
+        if all(len(N) + len(D) - 1 + SPARE <= points for N, D in found):
+            degrees = np.array([[len(P) - 1 if P else -math.inf for P in row] for row in found], dtype=object)
+            return [part.reshape(values[0].shape) for part in degrees.reshape(-1, 2).T]
+    raise ValueError(f"restrict: {points} points do not determine the degrees of f")
+
+
+def fraction(values: list[int], p: int) -> tuple[Polynomial, Polynomial]:
+    """The N, D of least total degree with N(s) = D(s) values[s−1] for s = 1, 2, ...: Cauchy's interpolation.
+
+    For g the polynomial through all values and M = ∏(x − s), Euclid's algorithm gives remainders r ≡ t g modulo M: the degree of r
+    falls from row to row as that of the cofactor t rises, and N/D is one of the r/t.
+    """
+    g: Polynomial = []
+    M: Polynomial = [1]
+    for s, y in enumerate(values, 1):
+        g = plus(g, (y - at(g, s, p)) * pow(at(M, s, p), -1, p), M, p)
+        M = plus([0, *M], -s, M, p)
+    rows: list[tuple[Polynomial, Polynomial]] = [(M, []), (g, [1])]
+    while rows[-1][0]:
+        (u, w), (r, t) = rows[-2:]
+        while len(u) >= len(r):
+            c, shift = -u[-1] * pow(r[-1], -1, p), [0] * (len(u) - len(r))
+            u, w = plus(u, c, shift + r, p), plus(w, c, shift + t, p)
+        rows.append((u, w))
+    return min(rows[1:], key=lambda row: len(row[0]) + len(row[1]))
+
+
+def at(a: Polynomial, s: int, p: int) -> int:
+    """a(s)"""
+    return functools.reduce(lambda total, c: (total * s + c) % p, reversed(a), 0)
+
+
+def plus(a: Polynomial, c: int, b: Polynomial, p: int) -> Polynomial:
+    """a + c b"""
+    total = [(i + c * j) % p for i, j in zip_longest(a, b, fillvalue=0)]
+    while total and not total[-1]:
+        total.pop()
+    return total
