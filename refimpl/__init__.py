@@ -9,6 +9,8 @@ One notation, in code, tests and proofs:
 """
 
 from .attention import softmax_attention, softmax_attention_shifted
+from .checkpoint import digest, load, save
+from .conversion import convert, unconvert
 from .errors import NotDefined, NotFinite, ZeroDenominator
 from .feature_maps import (
     FEATURE_MAPS,
@@ -28,6 +30,7 @@ from .linear_attention import linear_attention, linear_attention_chunked, linear
 from .rope import Rope, angle_table, circle_point, deinterleave, interleave, power_table, rotate
 from .state import KVCache, State, absorb, features, join, no_text, remove, scale, shift
 from .systems import GF, MP, QQ, Degrees, Dependencies, Dual, Float, Rounded, RunningError, balls, floats, system, system_of
+from .transformer import Config, Model, Rotary, draw_model, random_model, transformer
 from .verify.bounds import Judgement, exact_with_bound, judge, unit_roundoff
 from .verify.probes import Probe, exact_probe
 

@@ -36,8 +36,15 @@ def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
 
 
 def feature_map(name: str) -> FeatureMap:
-    """A map by its name."""
-    choose("feature_map", "name", name, FEATURE_MAPS)
+    """A map by its name: one of FEATURE_MAPS, or "polynomial(2)", "dpfp(1)" with another number in the brackets.
+
+    >>> feature_map("polynomial(3)").__name__
+    'polynomial(3)'
+    """
+    family, _, number = name.removesuffix(")").partition("(") if isinstance(name, str) and name.endswith(")") else ("", "", "")
+    if family in FAMILIES and number.isdecimal():
+        return FAMILIES[family](int(number))
+    choose("feature_map", "name", name, [*FEATURE_MAPS, *(f"{family}({n})" for family in FAMILIES for n in (1, 2))])
     return FEATURE_MAPS[name]
 
 
@@ -124,6 +131,7 @@ def polynomial(degree: int) -> FeatureMap:
         return features
 
     phi.__name__ = f"polynomial({degree})"
+    phi.needs = "ring"  # type: ignore[attr-defined]
     return phi
 
 
@@ -139,7 +147,11 @@ def dpfp(nu: int) -> FeatureMap:
         return xp.concat([a * b for b in rolled], axis=-1)
 
     phi.__name__ = f"dpfp({nu})"
+    phi.needs = "ordered"  # type: ignore[attr-defined]
     return phi
+
+
+FAMILIES: dict[str, Callable[[int], FeatureMap]] = {"polynomial": polynomial, "dpfp": dpfp}
 
 
 def hedgehog(W: Any, b: Any) -> FeatureMap:

@@ -10,12 +10,15 @@ from array_api_compat import array_namespace, device, is_array_api_obj
 
 from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import Array, ArraySystem, system_of
+from .systems.array import elementwise, host
 
 
 def namespace(who: str, **arrays: Any) -> Any:
     """The one array namespace of all arrays. Libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
+        if isinstance(x, Array) and isinstance(y, Array) and y.system is x.system:
+            continue
         if not isinstance(y, Array) and (isinstance(y, type) or not is_array_api_obj(y)):
             raise TypeError(f"{who}: `{name}` must be an array (NumPy, torch, JAX, or of a refimpl system), got {type(y).__name__}")
         check_dtype(who, name, y)
@@ -23,7 +26,7 @@ def namespace(who: str, **arrays: Any) -> Any:
         for what, a, b in ((kind, home(y), home(x)), ("device", device(y), device(x)), ("dtype", y.dtype, x.dtype)):
             if a != b:
                 raise TypeError(f"{who}: `{name}` has {what} {a}, `{first}` has {b}; convert one of them explicitly")
-    return array_namespace(x)
+    return x.system if isinstance(x, Array) else array_namespace(x)
 
 
 def home(x: Any) -> str:
@@ -66,6 +69,22 @@ def integer(who: str, name: str, x: Any, *, least: int | None = None, most: int 
         limits = "" if least is None else f" ≥ {least}" if most is None else f" between {least} and {most}"
         raise ValueError(f"{who}: `{name}` must be {other}an integer{limits}, got {brief(x)}")
     return i
+
+
+def token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
+    """Token ids (..., n) on the host, from integers of any kind; None if x is an array of other numbers."""
+    if isinstance(x, Array) or (is_array_api_obj(x) and not array_namespace(x).isdtype(x.dtype, "integral")):
+        return None
+    try:
+        ids = elementwise(operator.index, host(x))
+    except TypeError:
+        raise TypeError(f"{who}: `{name}` must be token ids (..., tokens) or an array of vectors, got {brief(x)}") from None
+    shape(who, name, ids, "tokens")
+    wrong = (ids < 0) | (ids >= vocabulary)
+    if wrong.any():
+        at = first(wrong)
+        raise ValueError(f"{who}: `{name}` must hold ids from 0 to {vocabulary - 1}, got {ids[at]} at {locate(wrong, ('token',))}")
+    return ids.astype(int)
 
 
 def scalar(who: str, name: str, x: Any, **like: Any) -> Any:

@@ -1,0 +1,126 @@
+"""ICLCA: a prompt becomes biases of the attention, exactly, with no training.
+
+For a prompt of M tokens before the input, in each layer and head,
+
+    b'_KV = R_{-M} b_KV + Σ_{j=0..M-1} R_{j-M} φ(k'_j) v'_jᵀ        b'_D = b_D + Σ_{j=0..M-1} φ(k'_j)
+
+and the model with b'_KV, b'_D, run on the input alone, gives exactly what it gives on the prompt and the input, for every
+input of every length. The biases are the state of the attention after the prompt, seen from where the input will be read.
+
+Assumes  prompt activations do not depend on the input (causal; that prefix masks do is our extension); relative positions,
+         unless positions go on where the prompt ended; a denominator that is a sum over tokens
+Source   Chen, Hu, Jin, Lee, Kawaguchi 2024 (arXiv 2406.02847), Theorem 4.5, as read in notes on it; here positions start at 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from .errors import NotDefined, choose
+from .linear_attention import linear_attention_chunked
+from .shapes import instance, integer, scalar, token_ids
+from .state import State, absorb, no_text, remove, scale, shift
+from .transformer import Form, Model, transformer, vectors
+
+
+def convert(
+    model: Model, prompt: Any, *, mask: str = "causal", restart: bool = True, strength: Any = 1, chunk: int | None = None,
+    form: Form = linear_attention_chunked, between: Callable[[int, Any], Any] = lambda i, x: x,
+) -> Model:  # fmt: skip
+    """The same model, carrying the prompt as biases.
+
+        state_i = the state of layer i after the prompt, pushed through it with the old biases
+        b'_i = shift(state_i, −M)
+
+    prompt : token ids (..., M) or vectors (..., M, width), leading axes a batch of prompts; or an iterator over consecutive pieces
+    mask : "causal", or "full": prompt tokens see each other, as under a prefix mask
+    restart : read the input where the prompt began; False: where it ended, as absolute positions need, and RoPE before the kernel
+    strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
+    chunk : push it through in pieces of so many tokens, in memory that does not grow with M
+    form, between : as in `transformer`
+    Equals   the prompted model (theorem iclca)
+    Cost     one forward pass over the prompt
+
+    >>> from refimpl import QQ, Config, random_model
+    >>> model = random_model(QQ, Config(layers=2, width=3, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=5), seed=0)
+    >>> converted = convert(model, [3, 1, 4])
+    >>> QQ.equal(converted([1, 2]), model([3, 1, 4, 1, 2])[3:, :])
+    True
+    """
+    instance("convert", "model", model, Model)
+    choose("convert", "mask", mask, ("causal", "full"))
+    scalar("convert", "strength", strength, weights=model.like)
+    after, M = model, 0
+    for piece in pieces(model, prompt, chunk, mask):
+        _, states = transformer(after, piece, form=form, mask=mask, between=between)
+        after, M = replace(after, biases=states), M + piece.shape[-2]
+    if not isinstance(strength, int) or strength != 1:
+        after = replace(after, biases=tuple(blend(*states, strength) for states in zip(model.states, after.states, strict=True)))  # type: ignore[arg-type]
+    return replace(turned(after, -M) if restart else after, prompts=(*model.prompts, M))
+
+
+def unconvert(
+    model: Model, prompt: Any, *, mask: str = "causal", restart: bool = True, strength: Any = 1, form: Form = linear_attention_chunked,
+) -> Model:  # fmt: skip
+    """Takes the prompt that was converted last out again: unconvert(convert(model, prompt), prompt) = model.
+
+        b_KV = R_M (b'_KV − λ Σ_j R_{j-M} φ(k'_j) v'_jᵀ)        b_D = b'_D − λ Σ_j φ(k'_j)
+
+    layer by layer, since the keys of a layer need the old biases of those below it. Arguments as they were for `convert`.
+    A prompt below another cannot be taken out: the one above was read with it in sight.
+    """
+    instance("unconvert", "model", model, Model)
+    scalar("unconvert", "strength", strength, weights=model.like)
+    x = vectors(model, prompt, "unconvert", "prompt")
+    M = x.shape[-2]
+    if model.prompts[-1:] != (M,):
+        last = f"of {model.prompts[-1]} tokens" if model.prompts else "but there is none"
+        raise ValueError(f"unconvert: `prompt` must be the last one converted, {last}, got {M} tokens")
+    model = turned(model, M) if restart else model
+    start = model.position - M
+
+    def removing(q: Any, k: Any, v: Any, /, *, phi: Any, rope: Any, state: State, **options: Any) -> tuple[Any, State]:
+        """Attention from a state out of which its own text is first taken."""
+        empty = no_text(v, *state.S.shape[-2:], position=start)
+        text = absorb(empty if state.z is not None else replace(empty, z=None), k, v, phi=phi, rope=rope)
+        before = remove(replace(state, position=start + M), scale(text, strength), rope=rope, phi=phi, origin=start)
+        return form(q, k, v, phi=phi, rope=rope, state=before, **options)[0], before
+
+    full = replace(model, biases=tuple(replace(b, position=start) for b in model.biases or ()))
+    _, before = transformer(full, x, form=removing, mask=mask)
+    return replace(model, biases=before, prompts=model.prompts[:-1])
+
+
+def pieces(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterator[Any]:
+    """The prompt as vectors: whole, or in consecutive pieces of which only one exists at a time."""
+    if chunk is not None:
+        integer("convert", "chunk", chunk, least=1)
+    streamed = isinstance(prompt, Iterator)
+    if mask != "causal" and (streamed or chunk):
+        raise NotDefined(f"convert: a prompt can be read in pieces only under mask 'causal', got {mask!r}")
+    nothing = model.weights["layers.0.W_O"][:0, :]  # (0, width)
+    for part in chain((nothing,), prompt) if streamed else (prompt,):
+        ids = token_ids("convert", "prompt", part, model.config.vocabulary) if model.config.vocabulary else None
+        x, columns = (vectors(model, part, "convert", "prompt"), (slice(None),)) if ids is None else (ids, ())
+        n = max(x.shape[-1 - len(columns)], 1)
+        for start in range(0, n, chunk or n):
+            yield vectors(model, x[(..., slice(start, start + (chunk or n)), *columns)])
+
+
+def blend(old: State | None, new: State, strength: Any) -> State:
+    """b + λ (b' − b) = (1 − λ) b + λ b', at the new position."""
+    text = scale(new, strength)
+    if old is None:
+        return text
+    rest = scale(replace(old, position=new.position), 1 - strength)
+    return State(rest.S + text.S, None if text.z is None or rest.z is None else rest.z + text.z, new.position)
+
+
+def turned(model: Model, by: int) -> Model:
+    """The same past, seen from `by` positions further on. It must look the same from there: positions must be relative."""
+    if by and model.config.table:
+        raise NotDefined("convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on")
+    return replace(model, biases=tuple(shift(b, by, rope=model.rope, phi=model.config.phi) for b in model.biases or ()))

@@ -1,0 +1,339 @@
+"""A transformer with linearized attention: plain named arrays, a few sentences of configuration, pure functions.
+
+    x_0 = E[text] (+ positions)        x_{i+1} = layer_i(x_i)        logits = norm(x_L) Eᵀ
+
+Everything but attention is token-wise, so a theorem about one attention layer lifts to the model by induction over layers.
+A model may carry *biases*: for each layer the State (b_KV, b_D, position) from which its attention starts; see conversion.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isqrt, prod
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from .errors import NotFinite, brief, choose
+from .feature_maps import pair
+from .linear_attention import linear_attention_chunked
+from .rope import LAYOUTS, PLACEMENTS, Rope, angle_table, circle_point, power_table
+from .shapes import finite, instance, integer, namespace, shape, token_ids, whole
+from .state import State, check_state
+from .systems import Array, System
+from .token_wise import ACTIVATIONS, NORMS, mlp, norm
+
+ORDERS = ("pre", "post", "parallel")
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """How a model uses RoPE: see Rope. base None: by powers of the circle points `rope.c`, `rope.s` among its weights."""
+
+    layout: str = "half"
+    placement: str = "after"
+    width: int = 0
+    base: int | None = 10000
+
+    def __post_init__(self) -> None:
+        choose("Rotary", "layout", self.layout, LAYOUTS)
+        choose("Rotary", "placement", self.placement, PLACEMENTS)
+        if integer("Rotary", "width", self.width, least=0) % 2:
+            raise ValueError(f"Rotary: `width` must be even, to pair features, got {self.width}")
+        if self.base is not None:
+            integer("Rotary", "base", self.base, least=1)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a model and what its parts are.
+
+    layers, width                 how many, and how wide a token is
+    heads, groups                 heads of the queries, and of keys and values (grouped-query attention if fewer)
+    d, m                          width of a key and of a value in each head
+    phi, normalise, rope          as in linear_attention; phi by name if the model is to be saved
+    order                         "pre": x + f(norm x), "post": norm(x + f x), "parallel": x + attention(norm x) + mlp(norm x)
+    norm, epsilon                 "layer", "rms", their rational stand-ins, or "none"
+    hidden, activation, gated     of the MLP; hidden 0: no MLP
+    biased                        projections and MLP add a vector
+    vocabulary, tied              0: vectors in, vectors out; else the head is Eᵀ, or a matrix of its own
+    table                         rows of an absolute-position table; 0: none
+    """
+
+    layers: int
+    width: int
+    heads: int = 1
+    groups: int | None = None
+    d: int = 1
+    m: int = 1
+    phi: Any = "elu+1"
+    normalise: bool = True
+    rope: Rotary | None = None
+    order: str = "pre"
+    norm: str = "layer"
+    epsilon: Fraction = Fraction(1, 100000)
+    hidden: int = 0
+    activation: str = "gelu"
+    gated: bool = False
+    biased: bool = False
+    vocabulary: int = 0
+    tied: bool = True
+    table: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"layers": 1, "width": 1, "heads": 1, "d": 1, "m": 1, "hidden": 0, "vocabulary": 0, "table": 0}.items():
+            integer("Config", name, getattr(self, name), least=least)
+        if self.heads % integer("Config", "groups", self.kv_heads, least=1):
+            raise ValueError(f"Config: `groups` must divide heads = {self.heads}, got {self.groups}")
+        for name, known in (("order", ORDERS), ("norm", NORMS), ("activation", ACTIVATIONS)):
+            choose("Config", name, getattr(self, name), known)
+        pair("Config", self.phi)
+        if not isinstance(self.epsilon, Fraction) or self.epsilon < 0:
+            raise ValueError(f"Config: `epsilon` must be a Fraction ≥ 0, got {brief(self.epsilon)}")
+        if self.rope is not None:
+            instance("Config", "rope", self.rope, Rotary)
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads if self.groups is None else self.groups
+
+    @functools.cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The name and shape of every parameter."""
+        c, q, k, v = self, self.heads * self.d, self.kv_heads * self.d, self.kv_heads * self.m
+        every: dict[str, tuple[int, ...]] = {"W_Q": (c.width, q), "W_K": (c.width, k), "W_V": (c.width, v), "W_O": (c.heads * c.m, c.width)}
+        if c.biased:
+            every |= {"b_Q": (q,), "b_K": (k,), "b_V": (v,), "b_O": (c.width,)}
+        if c.hidden:
+            every |= {"W_up": (c.width, c.hidden), "W_down": (c.hidden, c.width)}
+            every |= {"W_gate": (c.width, c.hidden)} if c.gated else {}
+            every |= {"b_up": (c.hidden,), "b_down": (c.width,)} if c.biased else {}
+        norms = [] if c.norm == "none" else ["gain"] if c.norm.startswith("rms") else ["gain", "offset"]
+        every |= {f"{part}_{i}": (c.width,) for i in ((1, 2) if c.hidden and c.order != "parallel" else (1,)) for part in norms}
+        all_of_it = {f"layers.{i}.{name}": s for i in range(c.layers) for name, s in every.items()}
+        if c.order != "post":
+            all_of_it |= dict.fromkeys(norms, (c.width,))
+        if c.vocabulary:
+            all_of_it |= {"embedding": (c.vocabulary, c.width)} | ({} if c.tied else {"unembedding": (c.width, c.vocabulary)})
+        if c.table:
+            all_of_it["positions"] = (c.table, c.width)
+        if c.rope is not None and c.rope.base is None:
+            all_of_it |= {"rope.c": (c.rope.width // 2,), "rope.s": (c.rope.width // 2,)}
+        return all_of_it
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A configuration, its weights by name, and the biases that carry a prompt: one State for each layer.
+
+    prompts : the lengths of the prompts it carries, in the order of conversion
+    """
+
+    config: Config
+    weights: Mapping[str, Any]
+    biases: tuple[State, ...] | None = None
+    prompts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        instance("Model", "config", self.config, Config)
+        for name in self.weights:
+            choose("Model", "weights", name, self.config.shapes)
+        for name, wanted in self.config.shapes.items():
+            if name not in self.weights:
+                raise ValueError(f"Model: `weights` must have {name!r} of shape {wanted}, got no such name")
+            xp = namespace("Model", **{next(iter(self.weights)): next(iter(self.weights.values())), name: self.weights[name]})
+            if tuple(self.weights[name].shape) != wanted:
+                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(self.weights[name].shape)}")
+            finite("Model", name, xp, self.weights[name], axes=("row", "column")[2 - len(wanted) :])
+        if self.biases is not None:
+            self._check_biases(self.biases)
+
+    def _check_biases(self, biases: Sequence[State]) -> None:
+        c = self.config
+        if len(biases) != c.layers or len({b.position for b in biases}) > 1:
+            raise ValueError(f"Model: `biases` must be {c.layers} states read from one position, got {[b.position for b in biases]}")
+        for i, b in enumerate(biases):
+            shape("Model", f"biases[{i}].S", b.S, c.kv_heads, "features", c.m)
+            if c.normalise and b.z is None:
+                raise ValueError(f"Model: `biases[{i}]` has b_KV but no b_D; a normalised layer needs both")
+            check_state("Model", f"biases[{i}]", b, b.S.shape[-2], c.m, W_V=self.weights[f"layers.{i}.W_V"])
+
+    def __call__(self, text: Any, **options: Any) -> Any:
+        """Logits (or vectors) for a text; options as in `transformer`."""
+        return transformer(self, text, **options)[0]
+
+    @property
+    def states(self) -> tuple[State | None, ...]:
+        """Where the attention of each layer starts; None: from no text."""
+        return (None,) * self.config.layers if self.biases is None else self.biases
+
+    @property
+    def position(self) -> int:
+        """Where the next token is read."""
+        return self.biases[0].position if self.biases else 0
+
+    @property
+    def like(self) -> Any:
+        """One of its arrays: they all are of one library, system and device."""
+        return next(iter(self.weights.values()))
+
+    @functools.cached_property
+    def rope(self) -> Rope | None:
+        rotary = self.config.rope
+        if rotary is None:
+            return None
+        if rotary.base is None:
+            table = power_table(self.weights["rope.c"], self.weights["rope.s"])
+        else:
+            table = angle_table(self.like, rotary.width, base=rotary.base)
+        return Rope(table, rotary.layout, rotary.placement)
+
+    def of_layer(self, i: int) -> dict[str, Any]:
+        """The weights of layer i, by their short names."""
+        start = f"layers.{i}."
+        return {name.removeprefix(start): self.weights[name] for name in self.config.shapes if name.startswith(start)}
+
+
+Form = Callable[..., Any]
+
+
+def transformer(
+    model: Model, text: Any, *, form: Form = linear_attention_chunked, mask: str | int = "causal",
+    between: Callable[[int, Any], Any] = lambda i, x: x,
+) -> tuple[Any, tuple[State, ...]]:  # fmt: skip
+    """The output for a text, and the state of each layer after it.
+
+        x = embed(text);    x, state_i = layer_i(x) for each layer, starting from its bias;    unembed(x)
+
+    text : token ids (..., n), or vectors (..., n, width)    ->  logits (..., n, vocabulary), or vectors
+    form : the form of attention: the definition, or one that equals it      mask : as in linear_attention
+    between : (i, x) -> x, called on what layer i puts out: to watch it, or to put other activations in its place
+    """
+    instance("transformer", "model", model, Model)
+    x, states = embed(model, text), []
+    for i, state in enumerate(model.states):
+        x, state = layer(model, i, x, state, form=form, mask=mask)
+        x = between(i, x)
+        states.append(state)
+    return unembed(model, x), tuple(states)
+
+
+def embed(model: Model, text: Any) -> Any:
+    """Token ids as rows of the embedding, or vectors as they are; plus the rows of the position table, if there is one."""
+    c, w, p = model.config, model.weights, model.position
+    x = vectors(model, text)
+    if c.table:
+        n = x.shape[-2]
+        if p < 0 or p + n > c.table:
+            got = f"{n} tokens read from position {p} on"
+            raise ValueError(f"transformer: `text` must fit the table of {c.table} absolute positions, got {got}")
+        x = x + w["positions"][p : p + n, :]
+    return x
+
+
+def vectors(model: Model, text: Any, who: str = "transformer", name: str = "text") -> Any:
+    """The text as vectors (..., n, width)."""
+    c, like = model.config, model.like
+    ids = token_ids(who, name, text, c.vocabulary) if c.vocabulary else None
+    if ids is None:
+        xp = namespace(who, weights=like, **{name: text})
+        shape(who, name, text, "tokens", c.width)
+        finite(who, name, xp, text)
+        return text
+    xp = array_namespace(like)
+    flat = ids.reshape(-1) if isinstance(like, Array) else xp.asarray(ids.reshape(-1), device=device(like))
+    rows = xp.take(model.weights["embedding"], flat, axis=0)
+    return xp.reshape(rows, (*ids.shape, c.width))
+
+
+def unembed(model: Model, x: Any) -> Any:
+    """Logits norm(x) Eᵀ; without a vocabulary, norm(x)."""
+    c, w = model.config, model.weights
+    if c.order != "post":
+        x = norm(x, w.get("gain", 1), w.get("offset", 0), kind=c.norm, epsilon=c.epsilon)
+    if not c.vocabulary:
+        return x
+    return x @ (array_namespace(x).matrix_transpose(w["embedding"]) if c.tied else w["unembedding"])
+
+
+def layer(model: Model, i: int, x: Any, state: State | None, *, form: Form, mask: str | int) -> tuple[Any, State]:
+    """Layer i on x (..., n, width), its attention starting from a state.
+
+    pre        x ← x + attend(norm_1 x)        x ← x + mlp(norm_2 x)
+    post       x ← norm_1(x + attend x)        x ← norm_2(x + mlp x)
+    parallel   x ← x + attend(norm_1 x) + mlp(norm_1 x)
+    """
+    c, w = model.config, model.of_layer(i)
+
+    def norm_(j: int, y: Any) -> Any:
+        return norm(y, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=c.norm, epsilon=c.epsilon)
+
+    def mlp_(y: Any) -> Any:
+        options = {"gate": w.get("W_gate"), "b_up": w.get("b_up", 0), "b_down": w.get("b_down", 0), "activation": c.activation}
+        return mlp(y, w["W_up"], w["W_down"], **options) if c.hidden else 0
+
+    try:
+        y = x if c.order == "post" else norm_(1, x)
+        o, after = attend(model, i, y, state, form=form, mask=mask)
+        if c.order == "parallel":
+            x = x + o + mlp_(y)
+        elif c.order == "pre":
+            x = x + o
+            x = x + mlp_(norm_(2, x)) if c.hidden else x
+        else:
+            x = norm_(1, x + o)
+            x = norm_(2, x + mlp_(x)) if c.hidden else x
+        return whole("transformer", "its output", x), after
+    except (ZeroDivisionError, NotFinite) as error:
+        raise type(error)(f"layer {i}: {error}") from error
+
+
+def attend(model: Model, i: int, x: Any, state: State | None, *, form: Form, mask: str | int) -> tuple[Any, State]:
+    """Attention of all heads, [o_1 … o_H] W_O, and the state after it.
+
+    Query heads that share keys and values stand on an axis of their own: q (..., groups, heads/groups, n, d), k (..., groups, 1, n, d).
+    """
+    c, w = model.config, model.of_layer(i)
+    q = split(x @ w["W_Q"] + w.get("b_Q", 0), c.kv_heads, c.heads // c.kv_heads)
+    k, v = (y[..., None, :, :] for y in keys_values(model, i, x))
+    if state is not None:
+        state = replace(state, S=state.S[..., None, :, :], z=None if state.z is None else state.z[..., None, :])
+    o, after = form(q, k, v, phi=c.phi, normalise=c.normalise, rope=model.rope, state=state, mask=mask)
+    xp = array_namespace(o)
+    o = xp.moveaxis(o, -2, -4)  # (..., n, groups, heads/groups, m)
+    o = xp.reshape(o, (*o.shape[:-3], c.heads * c.m)) @ w["W_O"] + w.get("b_O", 0)
+    return o, replace(after, S=after.S[..., 0, :, :], z=None if after.z is None else after.z[..., 0, :])
+
+
+def keys_values(model: Model, i: int, x: Any) -> tuple[Any, Any]:
+    """k (..., groups, n, d) and v (..., groups, n, m) of layer i, from what its attention is given."""
+    w, groups = model.of_layer(i), model.config.kv_heads
+    k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
+    return split(k, groups), split(v, groups)
+
+
+def split(x: Any, *heads: int) -> Any:
+    """(..., n, heads·width) -> (..., heads, n, width)"""
+    xp = array_namespace(x)
+    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
+    return xp.moveaxis(x, -2 - len(heads), -2)
+
+
+def random_model(system: System, config: Config, seed: int) -> Model:
+    """A model with weights drawn from a number system, each matrix divided by about the root of its height."""
+    seeds = iter(range(seed, seed + 10**6))
+    return draw_model(lambda *shape: system.random(shape, next(seeds)), config)
+
+
+def draw_model(draw: Callable[..., Any], config: Config) -> Model:
+    """A model with weights from draw(*shape): uniform if that is, since it is only scaled and, for gains, moved to 1."""
+    weights = {}
+    for name, (height, *rest) in config.shapes.items():
+        x, kind = draw(height, *rest), name.rpartition(".")[2].partition("_")[0]
+        weights[name] = 1 + x / 4 if kind == "gain" else x / isqrt(height) if kind == "W" else x
+    if "rope.c" in weights:
+        weights["rope.c"], weights["rope.s"] = circle_point(weights["rope.c"])
+    return Model(config, weights)
