@@ -1,4 +1,4 @@
-"""The command `refimpl`: verify the identities here and now, or ask the doctor what this machine has.
+"""The command `refimpl`: verify the theorems here and now, or ask the doctor what this machine has.
 
 Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run.
 """
@@ -9,18 +9,20 @@ import argparse
 import functools
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
+from .files import replacing, target_file
 
 if TYPE_CHECKING:
     from .systems import System
-    from .verify.check import Result
+    from .transformer import Model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,20 +41,43 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     verify = commands.add_parser(
-        "verify", help="check every identity in every number system",
+        "verify", help="check every theorem in every number system",
         epilog="Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run.",
     )  # fmt: skip
-    verify.add_argument("names", nargs="*", metavar="NAME", help="identities to check (default: all; see --list)")
-    verify.add_argument("--list", action="store_true", help="print the identities, their assumptions and sources, and stop")
+    verify.add_argument("names", nargs="*", metavar="NAME", help="theorems to check (default: all; see --list)")
+    verify.add_argument("--list", action="store_true", help="print the theorems, their assumptions and sources, and stop")
     verify.add_argument("--system", action="append", metavar="S", help="a number system, e.g. Q, 'GF(10007)', float32; repeatable")
     depth = verify.add_mutually_exclusive_group()
-    depth.add_argument("--quick", action="store_false", dest="full", help="ten shapes for each identity, in seconds (default)")
-    depth.add_argument("--full", action="store_true", help="some forty shapes more, in minutes")
+    depth.add_argument("--quick", action="store_false", dest="full", help="a few shapes for each theorem, in seconds (default)")
+    depth.add_argument("--full", action="store_true", help="many more shapes, and a model of the shape of GPT-2 small, in minutes")
     verify.add_argument("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
     verify.add_argument("--backend", metavar="LIB", help="check the floats of torch, jax, cupy or numpy instead")
     verify.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
-    verify.add_argument("--json", metavar="FILE", help="write the results to FILE")
+    verify.add_argument("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
+    verify.add_argument("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
     verify.set_defaults(run=run_verify, full=False)
+
+    convert = commands.add_parser(
+        "convert", help="turn a prompt into biases of a saved model, exactly",
+        epilog="Exit status: 0 written (and the check, if any, holds), 1 the check fails, 2 it could not run or says nothing (VACUOUS).",
+    )  # fmt: skip
+    convert.add_argument("model", metavar="MODEL", help="a model written by refimpl.save")
+    convert.add_argument(
+        "--prompt", required=True, metavar="IDS", help="token ids, '3 1 4'; or @FILE: ids as text, or a .npy of ids or vectors"
+    )
+    convert.add_argument("--out", required=True, metavar="FILE", help="where to write the biases")
+    convert.add_argument("--whole", action="store_true", help="write the whole model, not the biases alone")
+    convert.add_argument("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
+    convert.add_argument("--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other")
+    convert.add_argument("--strength", default="1", metavar="λ", help="how often the prompt counts for the input: 2, 0.5, 1/3 (default: 1)")
+    convert.add_argument("--keep-positions", action="store_true", help="the input is read where the prompt ended, not where it began")
+    convert.add_argument("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
+    convert.add_argument("--check", action="store_true", help="compare with the prompted model on held-out input; write only if it holds")
+    convert.add_argument("--seed", type=int, default=0, metavar="N", help="of the held-out input (default: 0)")
+    convert.add_argument("--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)")
+    convert.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
+    convert.add_argument("--json", metavar="FILE", help="write what was done to FILE")
+    convert.set_defaults(run=run_convert)
 
     doctor = commands.add_parser("doctor", help="versions, libraries and devices found; what is missing and how to get it")
     doctor.add_argument("--json", metavar="FILE", help="write the findings to FILE")
@@ -63,28 +88,53 @@ def parser() -> argparse.ArgumentParser:
 def run_verify(options: argparse.Namespace) -> int:
     if options.backend in ("jax", "jax.numpy"):
         os.environ.setdefault("JAX_ENABLE_X64", "1")  # else JAX has no float64
-    from .verify.identities import THEOREMS, verify
+    from .verify.certificate import certificate, failure, replay
+    from .verify.check import Draws
+    from .verify.registry import THEOREMS, verify
+    from .verify.report import described, summary, table
 
     if options.list:
-        for t in THEOREMS.values():
-            print(f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}\n    Checked  by {', '.join(t.ways)}")
+        print("\n".join(described(t) for t in THEOREMS.values()))
         return 0
-    target = json_target(options.json)
-    began = time.perf_counter()
-    results = verify(options.names, chosen_systems(options), full=options.full, seed=options.seed, progress=progress())
+    target, began = json_target(options.json), time.perf_counter()
+    differences: list[str] = []
+    if options.replay:
+        data = read_json(options.replay)
+        results, differences = replay(data, progress())
+        draws = Draws(data["seed"], data["source"])
+    else:
+        draws = Draws(options.seed)
+        results = verify(options.names, chosen_systems(options), full=options.full, draws=draws, progress=progress())
     seconds = time.perf_counter() - began
     print(table(results))
-    print(summary(results, seconds, options.seed), flush=True)
+    print(summary(results, seconds, draws.seed), flush=True)
+    if options.replay:
+        print(*(differences or ["all as in the certificate"]), sep="\n", flush=True)
     if target:
-        about = {"seed": options.seed, "full": options.full, "versions": versions()}
-        write_json(target, {**about, "results": [asdict(r) for r in results]})
+        write_json(target, certificate(results, draws, full=options.full, seconds=seconds))
     verdicts = {r.verdict for r in results}
-    return 1 if "FAIL" in verdicts else 2 if verdicts & {"VACUOUS", "NOT RUN"} or verdicts <= {"N/A"} else 0
+    if "FAIL" in verdicts and not options.replay:
+        for result in (r for r in results if r.verdict == "FAIL"):
+            name = re.sub(r"\W+", "-", f"{result.theorem} {result.system}").strip("-")
+            path = target_file("verify", f"refimpl-failure-{name}.json")
+            write_json(path, failure(result, draws))
+            print(f"a failing instance, as small as it gets: refimpl verify --replay {path.name}")
+    if "FAIL" in verdicts or [d for d in differences if not d.startswith("the source")]:
+        return 1
+    return 2 if verdicts & {"VACUOUS", "NOT RUN"} or verdicts <= {"N/A"} else 0
+
+
+def read_json(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--replay: {path} must be a JSON file: {error}") from error
 
 
 def chosen_systems(options: argparse.Namespace) -> list[System] | None:
     """The systems asked for; None for the default ones."""
-    from .systems import Dependencies, Float, system
+    from .systems import Float, system
     from .systems.floats import LIBRARIES
 
     if options.device and not options.backend:
@@ -105,8 +155,7 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
             raise ValueError(f"{options.backend} has no floats on {options.device or 'its device'}")
         return found
     if options.system:
-        makers = {"dependencies": Dependencies}
-        return [tried(makers.get(name, functools.partial(system, name)), *name.partition(" on ")[::2]) for name in options.system]
+        return [tried(functools.partial(system, name), *name.partition(" on ")[::2]) for name in options.system]
     return None
 
 
@@ -130,39 +179,98 @@ def progress() -> Callable[[str], None]:
     return lambda line: print(f"\r\x1b[K{line}", end="\r", file=sys.stderr, flush=True)
 
 
-def table(results: Sequence[Result]) -> str:
-    """One row for each identity and system; below them, once for each reason, what cannot be checked where."""
-    rows = [("identity", "system", "verdict", "instances", "redrawn", "seconds", "evidence")]
-    reasons: dict[str, list[Result]] = {}
-    for r in results:
-        if r.verdict == "N/A":
-            reasons.setdefault(r.evidence, []).append(r)
-            continue
-        where = (f" at {r.worst}" if r.verdict in ("FAIL", "NOT RUN") else f"; worst: {r.worst}") if r.worst else ""
-        rows.append((r.theorem, r.system, r.verdict, str(r.instances), str(r.redraws), f"{r.seconds:.2f}", r.evidence + where))
-    widths = [*(max(len(row[i]) for row in rows) for i in range(6)), 0]
-    align = [str.ljust] * 3 + [str.rjust] * 3 + [str.ljust]
-    lines = ["  ".join(put(cell, width) for put, cell, width in zip(align, row, widths, strict=True)) for row in rows]
-    for reason, which in reasons.items():
-        names, systems = (", ".join(dict.fromkeys(x)) for x in ([r.theorem for r in which], [r.system for r in which]))
-        lines.append(f"n/a: {names} in {systems}: {reason}")
-    return "\n".join(line.rstrip() for line in lines)
+def run_convert(options: argparse.Namespace) -> int:
+    if options.backend in ("jax", "jax.numpy"):
+        os.environ.setdefault("JAX_ENABLE_X64", "1")
+    from .checkpoint import digest, load, memory, save
+    from .conversion import convert
+    from .linear_attention import linear_attention, linear_attention_quadratic
+    from .systems import system_of
+    from .verify.conversion_check import check_conversion, held_out
+
+    out, target, show = target_file("--out", options.out), json_target(options.json), progress()
+    if out == target or (out == Path(os.path.realpath(options.model)) and not options.whole):
+        raise ValueError(f"--out: {options.out} must be a file of its own, neither MODEL nor that of --json")
+    model = load(options.model, library=options.backend, device=options.device)
+    model = load(options.baked, model) if options.baked else model
+    system, layers, found = system_of(model.like), model.config.layers, None
+    prompt, strength = read_prompt(options.prompt, model), read_strength(options.strength, system.exact)
+    how = {"mask": options.mask, "restart": not options.keep_positions, "strength": strength, "chunk": options.chunk}
+
+    def between(i: int, x: Any) -> Any:
+        show(f"the prompt, layer {i + 1} of {layers}")
+        return x
+
+    began = time.perf_counter()
+    try:
+        converted = convert(model, prompt, **how, between=between)
+        seconds, M = time.perf_counter() - began, converted.prompts[-1]
+        if options.check:
+            text = held_out(model, M, 16, options.seed)
+            definition = linear_attention if M <= 64 else linear_attention_quadratic  # which sums over all positions too, and is faster
+            found = check_conversion(model, converted, prompt, text, **how, definition=definition, progress=show)
+    except ArithmeticError as error:  # a zero denominator or an overflow, in this model on this text
+        raise ValueError(str(error)) from error
+    show("")
+    sizes = memory(converted)
+    print(f"converted {M} tokens into biases of {layers} layers in {system.name}: the input is read from position {converted.position} on")
+    print(f"{sizes['biases']:,} bytes of biases; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}; {seconds:.2f} s")
+    status = 0
+    if found:
+        print(f"against the prompted model, on {text.shape[-1 if model.config.vocabulary else -2]} tokens of seed {options.seed}:\n{found}")
+        status = {"EXCESS": 1, "VACUOUS": 2}.get(found.verdict, 0)
+    if status == 0:
+        save(out, converted, biases_only=not options.whole)
+    print(f"{options.out} is {'not written' if status else 'written'}", flush=True)
+    if target:
+        done = {
+            "model": options.model, "digest": digest(model), "out": None if status else options.out, "whole": options.whole,
+            "prompt": M, "prompts": converted.prompts, "position": converted.position, **how, "strength": options.strength,
+            "bytes": sizes, "seconds": seconds, "seed": options.seed, "check": found and found.report(), "version": __version__,
+        }  # fmt: skip
+        write_json(target, done)
+    return status
 
 
-def summary(results: Sequence[Result], seconds: float, seed: int) -> str:
-    ran = [r for r in results if r.verdict != "N/A"]
-    count = {v: sum(r.verdict == v for r in ran) for v in ("VACUOUS", "NOT RUN", "FAIL")}
-    held = len(ran) - sum(count.values())
-    rest = "".join(f", {n} {v.lower()}" for v, n in count.items() if n or v == "FAIL")
-    total, again = sum(r.instances for r in ran), sum(r.redraws for r in ran)
-    drawn = f"{total} instances, {again} redrawn for a zero denominator, seed {seed}"
-    return f"{held} of {len(ran)} checks hold{rest}: {drawn}, {seconds:.1f} s"
+def read_prompt(words: str, model: Model) -> Any:
+    """Token ids from words, or from a text file; ids or vectors from a .npy file."""
+    import numpy as np
+
+    from .systems import Float, system_of
+
+    source, text = "--prompt", words
+    if words.startswith("@"):
+        source, path = f"--prompt {words}", Path(words[1:])
+        data = path.read_bytes()
+        if data.startswith(b"\x93NUMPY"):
+            try:
+                x = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a lie about its size takes no memory
+            except ValueError as error:
+                raise ValueError(f"{source}: must be a .npy file of numbers: {error}") from error
+            system = system_of(model.like)
+            if x.dtype.kind in "iu":
+                return x if model.config.vocabulary else system.convert(x)
+            kind = {"bfloat16": "float32"}.get(system.kind, system.kind) if isinstance(system, Float) else "int64"
+            if x.dtype.name != kind:
+                raise ValueError(f"{source}: vectors for a model in {system.name} must be {kind}, got {x.dtype}")
+            return system.place(x)  # type: ignore[attr-defined]
+        text = data.decode(errors="replace")
+    ids = text.replace(",", " ").split()
+    wrong = [word for word in ids if not word.removeprefix("-").isdecimal() or len(word) > 20]
+    if wrong or not ids:
+        raise ValueError(f"{source}: must be token ids such as '3 1 4', got {(wrong or [''])[0][:40]!r}")
+    if not model.config.vocabulary:
+        raise ValueError(f"{source}: MODEL has no vocabulary; pass vectors, as @FILE of a .npy file")
+    return [int(word) for word in ids]
 
 
-def versions() -> dict[str, str | None]:
-    from .doctor import CORE, OPTIONAL, version
-
-    return {"refimpl": __version__, "python": sys.version.split()[0], **{p: version(p) for p in (*CORE, *OPTIONAL)}}
+def read_strength(text: str, exact: bool) -> Any:
+    """A number: an integer if it is one, a fraction where numbers are exact, else a float."""
+    try:
+        number = Fraction(text) if exact or "/" in text else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"--strength: must be a number such as 2, 0.5 or 1/3, got {text!r}") from None
+    return int(number) if number % 1 == 0 else number if exact else float(number)
 
 
 def run_doctor(options: argparse.Namespace) -> int:
@@ -177,30 +285,11 @@ def run_doctor(options: argparse.Namespace) -> int:
 
 
 def json_target(path: str | None) -> Path | None:
-    """Where `--json` will write, behind any symbolic link; refused before the work, not after it."""
-    if path is None:
-        return None
-    target = Path(os.path.realpath(path))
-    no_file = path in ("", "-", "/dev/stdout", "/dev/stderr")
-    problem = (
-        "not a regular file" if no_file or (os.path.exists(path) and not os.path.isfile(path))
-        else "no such folder" if not target.parent.is_dir()
-        else "the folder is not writable" if not os.access(target.parent, os.W_OK | os.X_OK)
-        else ""
-    )  # fmt: skip
-    if problem:
-        raise OSError(f"--json: cannot write {path}: {problem}")
-    return target
+    """Where `--json` will write; refused before the work, not after it."""
+    return None if path is None else target_file("--json", path)
 
 
 def write_json(target: Path, data: Any) -> None:
-    """Write a file that is whole or not there: under another name first."""
-    draft = target.with_name(f".refimpl-{os.getpid()}-{time.time_ns()}.tmp")
-    try:
-        with open(draft, "x", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
-        os.replace(draft, target)
-    except OSError as error:
-        raise OSError(f"--json: cannot write {target}: {error.strerror}") from error
-    finally:
-        draft.unlink(missing_ok=True)
+    """Write a file that is whole or not there."""
+    with replacing("--json", target, "x") as file:
+        json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)

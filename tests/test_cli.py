@@ -10,9 +10,10 @@ import pytest
 import refimpl as ri
 from refimpl import doctor
 from refimpl.cli import main
-from refimpl.verify import identities
-from refimpl.verify.check import Result
-from refimpl.verify.identities import FORMS, THEOREMS
+from refimpl.verify import registry
+from refimpl.verify.identities import FORMS
+from refimpl.verify.registry import THEOREMS
+from refimpl.verify.theorem import Result
 
 FEW = ["rope_layouts", "--system", "Q"]
 
@@ -30,7 +31,7 @@ def test_help(capsys):
     status, out, _ = run(capsys, "--help")
     assert status == 0 and "verify" in out and "doctor" in out
     status, out, _ = run(capsys, "verify", "--help")
-    flags = ("--system", "--quick", "--full", "--seed", "--backend", "--device", "--json", "--list")
+    flags = ("--system", "--quick", "--full", "--seed", "--backend", "--device", "--json", "--replay", "--list")
     assert status == 0 and all(flag in out for flag in flags)
 
 
@@ -53,7 +54,7 @@ def test_verify_prints_one_table_and_a_summary(capsys):
     status, out, err = run(capsys, "verify", "quadratic_eq_sum", "kv_cache", "--system", "Q", "--system", "float32")
     head, *rows, reason, summary = out.splitlines()
     assert (status, err) == (0, "")
-    assert head.split() == ["identity", "system", "verdict", "instances", "redrawn", "seconds", "evidence"]
+    assert head.split() == ["theorem", "system", "verdict", "instances", "redrawn", "seconds", "evidence"]
     assert [row.split()[:3] for row in rows] == [
         ["quadratic_eq_sum", "Q", "EXACT"], ["quadratic_eq_sum", "float32", "WITHIN"], ["kv_cache", "float32", "WITHIN"]
     ]  # fmt: skip
@@ -62,16 +63,17 @@ def test_verify_prints_one_table_and_a_summary(capsys):
     assert summary.startswith("3 of 3 checks hold, 0 fail: 28 instances, 0 redrawn for a zero denominator, seed 0, ")
 
 
-def test_gf_claims_no_probability(capsys):
-    _, out, _ = run(capsys, "verify", "quadratic_eq_sum", "--system", "GF(10007)")
-    assert "equal at these instances" in out and "probab" not in out
+def test_gf_says_what_it_is_worth(capsys):
+    _, out, _ = run(capsys, "verify", "quadratic_eq_sum", "--system", "GF(10007)", "--system", "GF(2305843009213693951)")
+    small, large = (row for row in out.splitlines() if row.startswith("quadratic_eq_sum"))
+    assert "all values at these shapes, false with probability ≤ 2^-6; worst: n=" in small and "≤ 2^-54; worst: n=" in large
 
 
 def test_verify_list(capsys):
     status, out, _ = run(capsys, "verify", "--list")
     assert status == 0
     for theorem in THEOREMS.values():
-        assert theorem.name in out and theorem.statement in out and theorem.assumes in out and theorem.source in out
+        assert all(words in out for words in (theorem.name, theorem.statement, theorem.assumes, theorem.source, theorem.ours))
 
 
 def test_seed_draws_other_numbers(capsys):
@@ -84,11 +86,12 @@ def test_quick_is_the_default_and_full_is_more(capsys):
     assert counts[0] == counts[1] == "5" and int(counts[2]) > 15
 
 
-def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch):
+def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch, tmp_path):
     def missing_state(q, k, v, *, state=None, **options):
         return ri.linear_attention_chunked(q, k, v, **options)
 
     monkeypatch.setitem(FORMS, "chunked", missing_state)
+    monkeypatch.chdir(tmp_path)
     status, out, _ = run(capsys, "verify", "chunked_eq_sum", "--system", "Q", "--system", "float64")
     assert status == 1 and "0 of 2 checks hold, 2 fail" in out
     for row in out.splitlines()[1:3]:
@@ -103,6 +106,7 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch):
     (["--backend", "touch"], "did you mean 'torch'?"),
     (["--device", "cuda"], "--device needs --backend"),
     (["--backend", "numpy", "--system", "Q"], "--backend and --system exclude each other"),
+    (["--replay", "/no/such/file.json"], "No such file or directory"),
     ([*FEW, "--json", "/no/such/folder/file.json"], "--json: cannot write /no/such/folder/file.json: no such folder"),
     ([*FEW, "--json", "/"], "--json: cannot write /: not a regular file"),
     ([*FEW, "--json", "/dev/null"], "--json: cannot write /dev/null: not a regular file"),
@@ -127,17 +131,19 @@ def test_nothing_to_check_is_not_a_success(capsys):
 @pytest.mark.parametrize(("verdicts", "status"), [
     ("EXACT ENCLOSED N/A", 0), ("EXACT VACUOUS", 2), ("EXACT NOT_RUN", 2), ("VACUOUS FAIL", 1), ("N/A", 2),
 ])  # fmt: skip
-def test_exit_status(verdicts, status, capsys, monkeypatch):
-    results = [Result("t", "Q", verdict.replace("_", " "), "why") for verdict in verdicts.split()]
-    monkeypatch.setattr(identities, "verify", lambda *args, **options: results)
+def test_exit_status(verdicts, status, capsys, monkeypatch, tmp_path):
+    results = [Result("shift", "Q", verdict.replace("_", " "), "why") for verdict in verdicts.split()]
+    monkeypatch.setattr(registry, "verify", lambda *args, **options: results)
+    monkeypatch.chdir(tmp_path)
     assert run(capsys, "verify")[0] == status
 
 
-def test_a_form_that_gives_up_is_a_failure(capsys, monkeypatch):
+def test_a_form_that_gives_up_is_a_failure(capsys, monkeypatch, tmp_path):
     def gives_up(q, k, v, **options):
         raise ri.NotDefined("division is not defined in ℚ")
 
     monkeypatch.setitem(FORMS, "recurrent", gives_up)
+    monkeypatch.chdir(tmp_path)
     status, out, _ = run(capsys, "verify", "recurrent_eq_sum", "--system", "Q")
     assert status == 1 and "raised NotDefined: division is not defined in ℚ at n=0" in out
 

@@ -83,11 +83,13 @@ def finite_fractions(x: Any) -> tuple[np.ndarray, np.ndarray]:
     return fractions(np.where(lost, np.zeros_like(a), a), "finite_fractions"), lost
 
 
-def _ratio(error: Fraction, bound: float) -> float:
+def _ratio(error: Fraction | float, bound: float) -> float:
     if error == math.inf:
         return math.inf
     if error == 0 or bound == math.inf:
         return 0.0
+    if isinstance(error, float):
+        return error / bound
     return float(error / Fraction(bound)) if bound else math.inf
 
 
@@ -122,8 +124,12 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
         raise ValueError("judge: all must have one shape, got " + ", ".join(f"`{name}` {s}" for name, s in shapes.items()))
     want = fractions(exact, "judge")
     found, lost = finite_fractions(got)
-    error = np.where(lost, math.inf, abs(found - want))
-    size, most = (np.max(x, axis=-1, initial=0) for x in (abs(want).astype(np.float64), bound))
+    return judged(np.where(lost, math.inf, abs(found - want)), abs(want).astype(np.float64), bound)
+
+
+def judged(error: np.ndarray, size: np.ndarray, bound: np.ndarray) -> Judgement:
+    """The same from the errors themselves, and the sizes of what was to come out."""
+    size, most = (np.max(x, axis=-1, initial=0) for x in (size, bound))
     vacuous = (most >= size) & (most > 0)
     ratio = elementwise(_ratio, error, bound).astype(np.float64)
     index = tuple(int(i) for i in np.unravel_index(np.argmax(ratio), ratio.shape)) if ratio.size else ()

@@ -5,16 +5,16 @@ The right side is the definition, or the shortest sum; the left side reaches the
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from array_api_compat import array_namespace
 
 from ..attention import softmax_attention, softmax_attention_shifted
-from ..errors import choose
-from ..feature_maps import FEATURE_MAPS, polynomial
+from ..feature_maps import feature_map
 from ..linear_attention import (
     linear_attention,
     linear_attention_chunked,
@@ -23,9 +23,10 @@ from ..linear_attention import (
 )
 from ..rope import Rope, deinterleave, interleave
 from ..state import State, absorb, join, no_text, remove, shift
-from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime
-from .check import Case, Numbers, Result, Sides, Theorem, check, digest, ways
+from ..systems import Dependencies
+from .check import digest
 from .probes import exact_probe
+from .theorem import Case, Numbers, Sides, Theorem
 
 # What is verified. A test that plants a bug replaces an entry.
 FORMS: dict[str, Callable[..., Any]] = {
@@ -47,7 +48,7 @@ CASES = (
     Case(4, 2, 5, mask="full", chunk=3),
     Case(3, 4, 2, normalise=False, start=-3, rope=("half", "before", 2)),
     Case(4, 2, 3, phi="elu+1", rope=("half", "after", 2)),
-    Case(4, 2, 1, heads=((2,), ()), mask=2, phi="polynomial", chunk=5),
+    Case(4, 2, 1, heads=((2,), ()), mask=2, phi="polynomial(2)", chunk=5),
 )
 # Probes over three chunks; what they cost is their expected value in ℚ, O(n² r m).
 LONG = (Case(66, 4, 1, start=3, rope=("half", "after", 4), chunk=32), Case(34, 4, 3, chunk=16))
@@ -63,7 +64,7 @@ def more_cases(seed: int) -> tuple[Case, ...]:
         return Case(
             n, d, rng.randint(0, 5), rng.choice([((), ()), ((2,), (2,)), ((2, 3), (2, 1)), ((3,), ())]),
             ("causal", "full", rng.randint(0, n))[rng.randrange(3)], rng.random() < 0.7, rng.choice([None, rng.randint(-5, 900)]),
-            rng.choice([None, (layout, placement, turned)]), rng.choice(["identity", "polynomial", "elu+1"]), rng.randint(1, 5),
+            rng.choice([None, (layout, placement, turned)]), rng.choice(["identity", "polynomial(2)", "elu+1"]), rng.randint(1, 5),
         )  # fmt: skip
 
     return (*(Case(n, 2, 3, start=700, chunk=64) for n in (63, 64, 65)), *(draw() for _ in range(40)))
@@ -82,11 +83,11 @@ def problem(case: Case, numbers: Numbers) -> tuple[tuple[Any, Any, Any], dict[st
 
 
 def feature(case: Case) -> Any:
-    return polynomial(2) if case.phi == "polynomial" else FEATURE_MAPS[case.phi]
+    return feature_map(case.phi)
 
 
 def features(case: Case) -> int:
-    return (case.d + 1) ** 2 if case.phi == "polynomial" else case.d
+    return (case.d + 1) ** 2 if case.phi == "polynomial(2)" else case.d
 
 
 def states(name: str, left: State, right: State) -> Sides:
@@ -244,66 +245,34 @@ def moves(case: Case) -> bool:
     return case.rope is None or case.rope[1] == "after" or case.phi == "identity"
 
 
-THEOREMS = {
-    t.name: t
-    for t in (
-        Theorem("quadratic_eq_sum", "Masked scores give the output and state of the definition.",
-                ANY_FIELD, KATHAROPOULOS, equals_sum("quadratic")),
-        Theorem("recurrent_eq_sum", "A running state gives the output and state of the definition.",
-                ANY_FIELD, KATHAROPOULOS, equals_sum("recurrent")),
-        Theorem("chunked_eq_sum", "Chunks of any length give the output and state of the definition.",
-                ANY_FIELD, KATHAROPOULOS, equals_sum("chunked")),
-        Theorem("split_invariance", "Prefill and decode, split anywhere, give what one pass over the whole text gives.",
-                ANY_FIELD + "; causal, or split after the prefix", "our derivation", split_invariance, splits),
-        Theorem("softmax_shifted_eq_sum", "Subtracting the largest visible score changes nothing.",
-                "a real, ordered system", "folklore", softmax_shifted, needs=SOFTMAX),
-        Theorem("kv_cache", "Softmax attention continued from its KV cache gives what one pass gives.",
-                "a real, ordered system; causal, or split after the prefix", "folklore", kv_cache, splits,
-                needs=SOFTMAX),
-        Theorem("rope_relative", "R_b R_a = R_{a+b}, R_{-a} undoes R_a, and (R_a x)·(R_b y) depends on b − a only.",
-                "a ring; c² + s² = 1", "Su et al. 2021 (RoFormer)", rope_relative, turns, needs=ROTATION, phi=False),
-        Theorem("rope_layouts", "One permutation carries the half layout into the interleaved one.",
-                "a ring", "our derivation", rope_layouts, turns, needs=ROTATION, phi=False),
-        Theorem("state_monoid", "Joining is associative, no text is neutral, remove undoes, and the join is the state of the joined text.",
-                "a ring; RoPE after φ, or φ = identity", "our derivation", state_monoid, moves, needs=STATE),
-        Theorem("shift", "A shifted state, read from its new position, gives the output of the whole text.",
-                ANY_FIELD + "; causal; RoPE after φ, or φ = identity", "Chen et al. 2024, as read in notes on it", shifted_state,
-                lambda case: moves(case) and case.mask == "causal"),
-        Theorem("exact_probes", "Where no operation rounds, every form equals the definition over ℚ bit for bit.",
-                "sums and denominators the format holds exactly; φ = identity", "our derivation", exact_probes, ways=("probe",),
-                also=LONG),
-        Theorem("causality", "Token t depends on exactly the tokens that its mask lets it see.",
-                "none: by structure, in every form", "our derivation", causality,
-                ways=("structure",)),
-    )
-}  # fmt: skip
-
-
-def default_systems(seed: int) -> list[System]:
-    """ℚ, two primes (the second from the seed), mpmath, balls, floats, low precision, dependency sets."""
-    p = digest("prime", seed) % 2**60 + 2**60
-    while not is_prime(p):
-        p -= 1
-    return [
-        QQ, GF(2**61 - 1), GF(p), MP(50), balls(30), Float(), Float("numpy", "float32"), Rounded("float16"), Rounded("bfloat16"),
-        Dependencies(),
-    ]  # fmt: skip
-
-
-def verify(
-    names: Sequence[str] = (), systems: Sequence[System] | None = None, *, full: bool = False, seed: int = 0,
-    progress: Callable[[str], None] = lambda line: None,
-) -> list[Result]:  # fmt: skip
-    """Check theorems (by default all) in number systems (by default those of `default_systems`)."""
-    for name in names:
-        choose("verify", "NAME", name, THEOREMS)
-    cases = (*CASES, *more_cases(seed)) if full else CASES
-    systems = default_systems(seed) if systems is None else systems
-    for system in systems:
-        ways(system)  # one that cannot be judged is refused before the work
-    results = []
-    for theorem in [THEOREMS[name] for name in names or THEOREMS]:
-        for system in systems:
-            progress(f"{theorem.name} in {system.name}")
-            results.append(check(theorem, system, (*cases, *theorem.also), seed=seed))
-    return results
+identity = functools.partial(Theorem, cases=CASES, more=more_cases)
+IDENTITIES = (
+    identity("quadratic_eq_sum", "Masked scores give the output and state of the definition.",
+             ANY_FIELD, KATHAROPOULOS, equals_sum("quadratic")),
+    identity("recurrent_eq_sum", "A running state gives the output and state of the definition.",
+             ANY_FIELD, KATHAROPOULOS, equals_sum("recurrent")),
+    identity("chunked_eq_sum", "Chunks of any length give the output and state of the definition.",
+             ANY_FIELD, KATHAROPOULOS, equals_sum("chunked")),
+    identity("split_invariance", "Prefill and decode, split anywhere, give what one pass over the whole text gives.",
+             ANY_FIELD + "; causal, or split after the prefix", "our derivation", split_invariance, splits),
+    identity("softmax_shifted_eq_sum", "Subtracting the largest visible score changes nothing.",
+             "a real, ordered system", "folklore", softmax_shifted, needs=SOFTMAX),
+    identity("kv_cache", "Softmax attention continued from its KV cache gives what one pass gives.",
+             "a real, ordered system; causal, or split after the prefix", "folklore", kv_cache, splits,
+             needs=SOFTMAX),
+    identity("rope_relative", "R_b R_a = R_{a+b}, R_{-a} undoes R_a, and (R_a x)·(R_b y) depends on b − a only.",
+             "a ring; c² + s² = 1", "Su et al. 2021 (RoFormer)", rope_relative, turns, needs=ROTATION, phi=False),
+    identity("rope_layouts", "One permutation carries the half layout into the interleaved one.",
+             "a ring", "our derivation", rope_layouts, turns, needs=ROTATION, phi=False),
+    identity("state_monoid", "Joining is associative, no text is neutral, remove undoes, and the join is the state of the joined text.",
+             "a ring; RoPE after φ, or φ = identity", "our derivation", state_monoid, moves, needs=STATE),
+    identity("shift", "A shifted state, read from its new position, gives the output of the whole text.",
+             ANY_FIELD + "; causal; RoPE after φ, or φ = identity", "Chen et al. 2024, as read in notes on it", shifted_state,
+             lambda case: moves(case) and case.mask == "causal"),
+    identity("exact_probes", "Where no operation rounds, every form equals the definition over ℚ bit for bit.",
+             "sums and denominators the format holds exactly; φ = identity", "our derivation", exact_probes, ways=("probe",),
+             cases=(*CASES, *LONG)),
+    identity("causality", "Token t depends on exactly the tokens that its mask lets it see.",
+             "none: by structure, in every form", "our derivation", causality,
+             ways=("structure",)),
+)  # fmt: skip

@@ -1,0 +1,34 @@
+"""What cannot be done: the few numbers that show why a prompt becomes these biases, under these assumptions, and nothing less."""
+
+# %%
+# A model that adds. Tokens are (1, x, 0, 0); layer 1 finds y, layer 2 finds z, and the output is (1, x, y, z).
+#
+#     y_t = Σ_{s≤t} x_s        z_t = Σ_{s≤t} y_s²
+#
+# A prompt becomes its Σ x and its Σ y²: two numbers, and any others in their place would show in y or z.
+from refimpl import QQ, convert
+from refimpl.verify.witnesses import adder, biases, show, sums, text, then
+
+model, prompt, x = adder(QQ, layers=2), text(QQ, 3, -1), text(QQ, 5)
+print("prompt 3, −1; input 5:  y, z =", *sums(model, then(prompt, x)).tolist())
+print("as biases, in layer 1 and 2:", *biases(convert(model, prompt))[:, 0].tolist())
+assert QQ.equal(sums(convert(model, prompt), x), sums(model, then(prompt, x)))
+
+# %%
+# Three assumptions. Drop one, and what the bias would have to be depends on the input.
+print(show("needs_causality", "needs_relative_positions", "needs_separation"))
+
+# %%
+# Nothing less than a bias of the state: not other weights, and not biases of the projections.
+print(show("no_change_of_weights", "no_projection_biases"))
+
+# %%
+# Biases remember sums. Two prompts with the same sums are the same to every later token of this model, but not to an earlier prompt:
+# put before them, or taken away from before them, it tells them apart.
+print(show("joining_biases", "lifo_only"))
+
+# %%
+# A difference shows something only if it goes when its cause does. Under a causal mask, layer 2 needs one bias, whatever the input.
+for mask in ("full", "causal"):
+    ys = [adder(QQ, layers=1)(then(prompt, text(QQ, other)), mask=mask)[:2, 2] for other in (5, 6)]
+    print(f"{mask:6} mask, inputs 5 and 6: Σ y² over the prompt is", *(QQ.sum(y * y, axis=0).tolist() for y in ys))

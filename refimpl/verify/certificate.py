@@ -1,0 +1,94 @@
+"""A certificate: what was checked, on which numbers, and what came out; enough for anyone to repeat it.
+
+Each seed is a digest of the source, the theorem, the system, the shape and the user's seed. The certificate names them all, so a
+replay draws the same numbers: in exact systems everything must come out the same, bit for bit; floats must on the same versions.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from .. import __version__
+from ..systems import Array, Dependencies, Rounded, system
+from ..systems.array import elementwise, host
+from .check import Draws, check, minimal, source
+from .registry import THEOREMS
+from .theorem import Numbers, Result, case_from_json
+
+FORMAT = "refimpl certificate 1"
+REPEATED = ("verdict", "evidence", "instances", "redraws", "probability", "degree", "error", "bound", "worst", "inputs", "outputs")
+
+
+def certificate(results: Sequence[Result], draws: Draws, *, full: bool, seconds: float) -> dict[str, Any]:
+    """Everything about a run that another run can be held to."""
+    return {
+        "format": FORMAT,
+        "seed": draws.seed,
+        "full": full,
+        "source": draws.source or source(),
+        "versions": versions(),
+        "seconds": seconds,
+        "primes": [int(name[3:-1]) for name in dict.fromkeys(r.system for r in results) if name.startswith("GF(")],
+        "results": [entry(r) for r in results],
+    }
+
+
+def entry(result: Result) -> dict[str, Any]:
+    return asdict(replace(result, cases=())) | {"shapes": [str(c) for c in result.cases], "cases": [c.to_json() for c in result.cases]}
+
+
+def versions() -> dict[str, str | None]:
+    from ..doctor import CORE, OPTIONAL, version
+
+    own = {"refimpl": __version__, "python": sys.version.split()[0], "machine": platform.machine()}
+    return own | {p: version(p) for p in (*CORE, *OPTIONAL)}
+
+
+def failure(result: Result, draws: Draws) -> dict[str, Any]:
+    """The certificate of a single failing instance, as small as it could be made, with its numbers."""
+    theorem, numbers = THEOREMS[result.theorem], system(result.system)
+    cases = [c for c in result.cases if str(c) == result.worst]
+    if not cases:  # they failed together
+        return certificate([result], draws, full=False, seconds=result.seconds)
+    case = minimal(theorem, numbers, cases[0], draws)
+    again = check(theorem, numbers, [case], draws)
+    drawn = Numbers(numbers, draws.seed_of(theorem, again.system, case, again.redraws))
+    with suppress(Exception):  # it may be just this that failed
+        list(theorem.sides(case, drawn))
+    return certificate([again], draws, full=False, seconds=again.seconds) | {"drawn": [written(x) for x in drawn.draws]}
+
+
+def written(x: Any) -> Any:
+    """The numbers of an array, as text."""
+    planes = x.planes if isinstance(x, Array) else (host(x),)
+    return [elementwise(str, p.astype(object)).tolist() for p in planes]
+
+
+def replay(data: Any, progress: Callable[[str], None] = lambda line: None) -> tuple[list[Result], list[str]]:
+    """Check again what a certificate says was checked; the results, and in words what came out differently."""
+    try:
+        if data["format"] != FORMAT:
+            raise ValueError(f"its format is {data['format']!r}")
+        draws, same = Draws(int(data["seed"]), str(data["source"])), data["versions"] == versions()
+        rows = [(old, THEOREMS[old["theorem"]], system(old["system"]), [*map(case_from_json, old["cases"])]) for old in data["results"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"verify: --replay needs a certificate that --json wrote ({FORMAT}): {type(error).__name__}: {error}") from error
+    results = []
+    differences = [] if draws.source == source() else ["the source has changed since"]
+    for old, theorem, numbers, cases in rows:
+        if not cases:  # there it was N/A
+            continue
+        progress(f"{theorem.name} in {numbers.name}")
+        new = check(theorem, numbers, cases, draws)
+        results.append(new)
+        bitwise = same or numbers.exact or isinstance(numbers, Rounded | Dependencies)
+        for name in REPEATED if bitwise else ("verdict", "instances"):
+            now, then = getattr(new, name), old.get(name)
+            if now != then:
+                differences.append(f"{theorem.name} in {new.system}: {name} is {now!r}, in the certificate {then!r}")
+    return results, differences

@@ -1,0 +1,330 @@
+"""A converted model held against the prompted one, layer by layer: equal where numbers are exact, else within a derived bound.
+
+All that a layer does besides attention is the same function of each token in both models. So attention is compared, in each
+layer on the same queries, keys and values: of the prompt, as they are when it is pushed through the model, and of the input,
+as they are in the prompted model. The error of one attention meets the bound of one attention, at any depth.
+
+    prompt       attention over the prompt, as it is pushed through    against    the definition
+    b_KV, b_D    the biases of the converted model                     against    those that keys and values of the prompt give
+    output       attention over the input, from these biases           against    the definition, over prompt and input
+
+The bounds come from running the same programs on floats that carry their errors, and adding the errors of both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from ..conversion import blend
+from ..errors import NotDefined
+from ..feature_maps import pair
+from ..linear_attention import linear_attention, linear_attention_chunked
+from ..rope import Rope, angle_table, power_table
+from ..shapes import instance
+from ..state import State, shift
+from ..systems import Float, RunningError, System, system_of
+from ..systems.array import host
+from ..transformer import Config, Form, Model, embed, layer, transformer, vectors
+from .bounds import Judgement, finite_fractions, judge
+
+SEVERITY = ("EXACT", "WITHIN BOUND", "VACUOUS", "EXCESS")
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """The verdict on one layer, and the largest error as a fraction of its bound: of what, and where."""
+
+    layer: int
+    verdict: str  # EXACT, WITHIN BOUND, EXCESS or VACUOUS
+    worst: float
+    what: str
+    rows: int
+    vacuous: int
+
+
+@dataclass(frozen=True)
+class ConversionCheck:
+    """The verdicts on all layers, and how far the outputs of the two models lie apart, end to end.
+
+    difference, size : largest |converted − prompted|, and |prompted|; in an exact system 0 or inf, and nan
+    """
+
+    layers: tuple[LayerCheck, ...]
+    difference: float
+    size: float
+
+    @property
+    def verdict(self) -> str:
+        """The worst of the layers."""
+        return max((c.verdict for c in self.layers), key=SEVERITY.index)
+
+    def __str__(self) -> str:
+        """One line for each layer, and one for the difference end to end."""
+        lines = []
+        for c in self.layers:
+            ratio = "" if c.verdict in ("EXACT", "VACUOUS") else "unequal" if math.isinf(c.worst) else f"error/bound ≤ {c.worst:.2g}"
+            words = [f"{ratio} at {c.what}" if ratio else "", f"{c.vacuous} of {c.rows} rows vacuous" if c.vacuous else ""]
+            lines.append(f"layer {c.layer:3}  {c.verdict:12}  {'; '.join(filter(None, words))}".rstrip())
+        apart = "equal" if not self.difference else "unequal" if math.isinf(self.difference) else f"{self.difference:.2g} apart"
+        return "\n".join([*lines, f"end to end  {apart}" + (f", of outputs up to {self.size:.2g}" if self.size > 0 else "")])
+
+    def report(self) -> dict[str, Any]:
+        """The same for JSON, which has neither inf nor nan."""
+        data = {"verdict": self.verdict, **asdict(self)}
+        for part in (data, *data["layers"]):
+            part |= {key: None for key, x in part.items() if isinstance(x, float) and not math.isfinite(x)}
+        return data
+
+
+def held_out(model: Model, after: int, tokens: int, seed: int) -> Any:
+    """A text drawn from the seed, that fits behind a prompt of so many tokens; causal attention makes each prefix an input."""
+    c = model.config
+    n = min(tokens, c.table - model.position - after) if c.table else tokens
+    if n < 1:
+        raise ValueError(f"held_out: the table of {c.table} absolute positions must have room for `tokens` after the prompt, got none")
+    return np.random.default_rng(seed).integers(0, c.vocabulary, n) if c.vocabulary else system_of(model.like).random((n, c.width), seed)
+
+
+def check_conversion(
+    model: Model, converted: Model, prompt: Any, text: Any, *, mask: str = "causal", restart: bool = True, strength: Any = 1,
+    chunk: int | None = None, form: Form = linear_attention_chunked, definition: Form = linear_attention,
+    progress: Callable[[str], None] = lambda line: None,
+) -> ConversionCheck:  # fmt: skip
+    """Is `converted` the model with the prompt as biases? Asked on a held-out text.
+
+    mask, restart, strength, chunk, form : as they were for `convert`      prompt, text : as for `transformer`, in one piece
+    definition : the form of the prompted side; it must not carry a state from prompt to input
+    Needs    an exact system, or floats of which RunningError knows the format
+
+    >>> from refimpl import Config, Float, convert, random_model
+    >>> model = random_model(Float(), Config(layers=2, width=4, d=2, m=2, vocabulary=5), seed=0)
+    >>> check_conversion(model, convert(model, [3, 1, 4]), [3, 1, 4], [1, 0]).verdict
+    'WITHIN BOUND'
+    """
+    same_model(model, converted)
+    system, layers = system_of(model.like), model.config.layers
+    both = Attention(model.config, model.rope, form, definition, mask, restart, strength)
+    twin = None if system.exact else both.with_errors(model)
+    P, X = (vectors(model, x, "check_conversion", name) for name, x in (("prompt", prompt), ("text", text)))
+    M, whole = P.shape[-2], joined(P, X)
+    inputs = [embed(model, whole)[..., M:, :]]
+
+    def watch(i: int, x: Any) -> Any:
+        progress(f"layer {i + 1} of {layers}: the prompted model")
+        inputs.append(x[..., M:, :])
+        return x
+
+    wanted, _ = transformer(model, whole, form=counted(definition, M, strength), mask=both.seen(M), between=watch)
+    calls, checks = pushed_through(model, P, chunk, form, mask), []
+    for i, state in enumerate(converted.states):
+        progress(f"layer {i + 1} of {layers}: prompted against converted")
+        heard: list[Call] = []
+        layer(model, i, inputs[i], state, form=recording(form, heard), mask="causal")
+        checks.append(judged(i, system, both, twin, calls[i::layers], heard[0]))
+    difference, size = apart(system, converted(text), wanted[..., M:, :])
+    return ConversionCheck(tuple(checks), difference, size)
+
+
+def same_model(model: Model, converted: Model) -> None:
+    """Refuse two models that differ in more than their biases."""
+    for name, x in (("model", model), ("converted", converted)):
+        instance("check_conversion", name, x, Model)
+    if converted.config != model.config or converted.biases is None:
+        raise ValueError("check_conversion: `converted` must be `model` with biases, got another configuration or no biases")
+    for name, x in model.weights.items():
+        if converted.weights[name] is not x and not system_of(x).equal(converted.weights[name], x):  # type: ignore[attr-defined]
+            raise ValueError(f"check_conversion: `converted` must have the weights of `model`, got another {name}")
+
+
+class Call(NamedTuple):
+    """What the attention of a layer was given: queries, keys and values of some tokens, and the state before them."""
+
+    q: Any
+    k: Any
+    v: Any
+    state: State | None
+
+    def lifted(self, numbers: RunningError) -> Call:
+        """The same in floats that carry their errors, so far none."""
+        q, k, v = (lift(numbers, x) for x in self[:3])
+        before = self.state
+        if before is not None:
+            before = replace(before, S=lift(numbers, before.S), z=None if before.z is None else lift(numbers, before.z))
+        return Call(q, k, v, before)
+
+
+def recording(form: Form, calls: list[Call]) -> Form:
+    """The form itself, with a memory."""
+
+    def attention(q: Any, k: Any, v: Any, /, *, state: State | None, **options: Any) -> Any:
+        calls.append(Call(q, k, v, state))
+        return form(q, k, v, state=state, **options)
+
+    return attention
+
+
+def pushed_through(model: Model, P: Any, chunk: int | None, form: Form, mask: str) -> list[Call]:
+    """What attention is given when the prompt is pushed through the model in pieces: for each piece, for each layer."""
+    calls: list[Call] = []
+    step = chunk or max(P.shape[-2], 1)
+    for start in range(0, max(P.shape[-2], 1), step):
+        _, states = transformer(model, P[..., start : start + step, :], form=recording(form, calls), mask=mask)
+        model = replace(model, biases=states)
+    return calls
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention of any layer, converted and prompted, as programs that run on any numbers."""
+
+    config: Config
+    rope: Rope | None
+    form: Form
+    definition: Form
+    mask: str
+    restart: bool
+    strength: Any
+    numbers: Any = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"phi": self.config.phi, "normalise": self.config.normalise, "rope": self.rope}
+
+    def seen(self, M: int) -> str | int:
+        """The mask over prompt and input."""
+        return M if self.mask == "full" else self.mask
+
+    def converted(self, prompt: Sequence[Call], text: Call, stored: State | None = None) -> tuple[dict[str, Any], State]:
+        """Over the prompt, piece by piece; then over the text, from the biases that are stored, or else those that come out."""
+        start = state = prompt[0].state
+        outputs = []
+        for q, k, v, _ in prompt:
+            o, state = self.form(q, k, v, state=state, mask=self.mask, **self.options)
+            outputs.append(o)
+        assert state is not None
+        if not plain(self.strength):
+            state = blend(start, state, self.strength)
+        if self.restart:
+            state = shift(state, -sum(call.q.shape[-2] for call in prompt), rope=self.rope, phi=self.config.phi)
+        o, _ = self.form(text.q, text.k, text.v, state=stored or state, mask="causal", **self.options)
+        return {"prompt": joined(*outputs), **parts(state), "output": o}, state
+
+    def prompted(self, prompt: Sequence[Call], text: Call) -> dict[str, Any]:
+        """Over prompt and text, by the definition."""
+        q, k, v = (joined(*tokens) for tokens in zip(*((call.q, call.k, call.v) for call in (*prompt, text)), strict=True))
+        M = q.shape[-2] - text.q.shape[-2]
+        form = counted(self.definition, M, self.strength)
+        o, _ = form(q, k, v, state=prompt[0].state, mask=self.seen(M), **self.options)
+        return {"prompt": o[..., :M, :], "output": o[..., M:, :]}
+
+    def with_errors(self, model: Model) -> Attention:
+        """The same on floats that carry their errors."""
+        system, rotary, strength = system_of(model.like), self.config.rope, self.strength
+        try:
+            numbers = RunningError(system.kind if isinstance(system, Float) else system.name)
+        except ValueError as error:
+            raise NotDefined(f"check_conversion: no error bound is known for {system.name}; {error}") from error
+        if isinstance(strength, float):
+            strength = Fraction(strength)
+        elif not isinstance(strength, int):
+            strength = lift(numbers, strength)
+        rope = None
+        if rotary:
+            points = [lift(numbers, model.weights[name]) for name in ("rope.c", "rope.s") if rotary.base is None]
+            table = power_table(*points) if points else angle_table(numbers, rotary.width, base=rotary.base)
+            rope = Rope(table, rotary.layout, rotary.placement)
+        return replace(self, rope=rope, strength=strength, numbers=numbers)
+
+    def bounds(self, prompt: Sequence[Call], text: Call) -> dict[str, np.ndarray]:
+        """How far the two sides may lie apart, by their names."""
+        *prompt, text = (c.lifted(self.numbers) for c in (*prompt, text))
+        left, _ = self.converted(prompt, text)
+        right = left | self.prompted(prompt, text)
+        return {name: self.numbers.error(left[name]) + self.numbers.error(right[name]) for name in left}
+
+
+def counted(definition: Form, M: int, strength: Any) -> Form:
+    """Attention in which each of the first M tokens counts `strength` times for those after them: φ(k_s) becomes λ φ(k_s)."""
+
+    def attention(q: Any, k: Any, v: Any, /, *, phi: Any, **options: Any) -> Any:
+        phi_q, phi_k = pair("check_conversion", phi)
+
+        def weighted(x: Any, /) -> Any:
+            y = phi_k(x)
+            return joined(strength * y[..., :M, :], y[..., M:, :])
+
+        prompt, _ = definition(*(x[..., :M, :] for x in (q, k, v)), phi=phi, **options)
+        o, after = definition(q, k, v, phi=(phi_q, weighted), **options)
+        return joined(prompt, o[..., M:, :]), after
+
+    return definition if plain(strength) else attention
+
+
+def plain(strength: Any) -> bool:
+    """Does every token count once?"""
+    return isinstance(strength, int) and strength == 1
+
+
+def joined(*pieces: Any) -> Any:
+    """Tokens after tokens; a prompt stands before every input of a batch, or every prompt of a batch before the input."""
+    xp, lead = array_namespace(*pieces), np.broadcast_shapes(*(x.shape[:-2] for x in pieces))
+    return xp.concat([xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in pieces], axis=-2)
+
+
+def parts(state: State) -> dict[str, Any]:
+    """Biases as rows."""
+    return {"b_KV": state.S} | ({} if state.z is None else {"b_D": state.z[..., None, :]})
+
+
+def lift(numbers: RunningError, x: Any) -> Any:
+    """Floats as they are, without error: they need no rounding, so `convert` would only be slower."""
+    return numbers.wrap((host(x), np.zeros(tuple(x.shape))))
+
+
+def judged(i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[Call], text: Call) -> LayerCheck:
+    """The verdict on layer i, from what its attention is given."""
+    assert text.state is not None
+    left, again = both.converted(prompt, text, stored=text.state)
+    right = left | both.prompted(prompt, text)
+    got, wanted = ((tuple(s.S.shape), s.z is not None, s.position) for s in (text.state, again))
+    if got != wanted:
+        raise ValueError(f"check_conversion: `converted.biases[{i}]` must have b_KV, b_D and position as in {wanted}, got {got}")
+    xp = array_namespace(right["output"])
+    left |= parts(text.state) | {"prompt": xp.broadcast_to(left["prompt"], right["prompt"].shape)}
+    if twin is None:
+        found = {name: judge_exact(system, left[name], right[name]) for name in left}
+    else:
+        bounds = twin.bounds(prompt, text)
+        found = {name: judge(left[name], right[name], bounds[name]) for name in left}
+    return summed_up(i, found)
+
+
+def judge_exact(system: Any, left: Any, right: Any) -> Judgement:
+    """EXACT or EXCESS."""
+    wrong = system.unequal(left, right)
+    index = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else ()
+    return Judgement("EXCESS" if index else "EXACT", math.inf if index else 0.0, index, 0, math.prod(wrong.shape[:-1]))
+
+
+def summed_up(i: int, found: dict[str, Judgement]) -> LayerCheck:
+    """One verdict from those on prompt, biases and output; a vacuous bound counts where it matters, in the output."""
+    verdicts = [j.verdict for name, j in found.items() if j.verdict != "VACUOUS" or name == "output"]
+    name, output = max(found, key=lambda name: found[name].worst), found["output"]
+    verdict = max("EXACT" if len(verdicts) == len(found) else "WITHIN BOUND", *verdicts, key=SEVERITY.index)
+    what = f"{name} {list(found[name].index)}" if found[name].worst else ""
+    return LayerCheck(i, verdict, found[name].worst, what, output.rows, output.vacuous)
+
+
+def apart(system: System, got: Any, wanted: Any) -> tuple[float, float]:
+    """The largest |got − wanted|, and |wanted|."""
+    if system.exact:
+        return (0.0 if system.equal(got, wanted) else math.inf), math.nan  # type: ignore[attr-defined]
+    (a, lost), (b, _) = finite_fractions(got), finite_fractions(wanted)
+    return (math.inf if lost.any() else float(abs(a - b).max(initial=0))), float(abs(b).max(initial=0))

@@ -1,0 +1,46 @@
+"""Every theorem of the library, and the command that checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..errors import choose
+from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime
+from .check import Draws, check, digest, ways
+from .iclca import CONVERSIONS
+from .identities import IDENTITIES
+from .theorem import Result, Theorem
+from .witnesses import WITNESSES
+
+THEOREMS: dict[str, Theorem] = {t.name: t for t in (*IDENTITIES, *CONVERSIONS, *WITNESSES)}
+
+
+def default_systems(seed: int) -> list[System]:
+    """ℚ, two primes (the second from the seed), mpmath, balls, floats, low precision, dependency sets."""
+    p = digest("prime", seed) % 2**60 + 2**60
+    while not is_prime(p):
+        p -= 1
+    return [
+        QQ, GF(2**61 - 1), GF(p), MP(50), balls(30), Float(), Float("numpy", "float32"), Rounded("float16"), Rounded("bfloat16"),
+        Dependencies(),
+    ]  # fmt: skip
+
+
+def verify(
+    names: Sequence[str] = (), systems: Sequence[System] | None = None, *, full: bool = False, draws: Draws | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Result]:  # fmt: skip
+    """Check theorems (by default all) in number systems (by default those of `default_systems`)."""
+    for name in names:
+        choose("verify", "NAME", name, THEOREMS)
+    draws = draws or Draws()
+    systems = default_systems(draws.seed) if systems is None else systems
+    for system in systems:
+        ways(system)  # one that cannot be judged is refused before the work
+    results = []
+    for theorem in [THEOREMS[name] for name in names or THEOREMS]:
+        cases = (*theorem.cases, *(theorem.more(draws.seed) if full else ()))
+        for system in systems:
+            progress(f"{theorem.name} in {system.name}")
+            results.append(check(theorem, system, cases, draws))
+    return results

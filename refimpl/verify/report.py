@@ -1,0 +1,42 @@
+"""Results as people read them: one table, and one line that sums it up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .theorem import Result, Theorem
+
+
+def described(t: Theorem) -> str:
+    """What a theorem says, and on what grounds."""
+    ours = f"\n    Ours     {t.ours}" if t.ours else ""
+    return f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}{ours}\n    Checked  by {', '.join(t.ways)}"
+
+
+def table(results: Sequence[Result]) -> str:
+    """One row for each theorem and system; below them, once for each reason, what cannot be checked where."""
+    rows = [("theorem", "system", "verdict", "instances", "redrawn", "seconds", "evidence")]
+    reasons: dict[str, list[Result]] = {}
+    for r in results:
+        if r.verdict == "N/A":
+            reasons.setdefault(r.evidence, []).append(r)
+            continue
+        where = (f" at {r.worst}" if r.verdict in ("FAIL", "NOT RUN") else f"; worst: {r.worst}") if r.worst else ""
+        rows.append((r.theorem, r.system, r.verdict, str(r.instances), str(r.redraws), f"{r.seconds:.2f}", r.evidence + where + r.notes))
+    widths = [*(max(len(row[i]) for row in rows) for i in range(6)), 0]
+    align = [str.ljust] * 3 + [str.rjust] * 3 + [str.ljust]
+    lines = ["  ".join(put(cell, width) for put, cell, width in zip(align, row, widths, strict=True)) for row in rows]
+    for reason, which in reasons.items():
+        names, systems = (", ".join(dict.fromkeys(x)) for x in ([r.theorem for r in which], [r.system for r in which]))
+        lines.append(f"n/a: {names} in {systems}: {reason}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def summary(results: Sequence[Result], seconds: float, seed: int) -> str:
+    ran = [r for r in results if r.verdict != "N/A"]
+    count = {v: sum(r.verdict == v for r in ran) for v in ("VACUOUS", "NOT RUN", "FAIL")}
+    held = len(ran) - sum(count.values())
+    rest = "".join(f", {n} {v.lower()}" for v, n in count.items() if n or v == "FAIL")
+    total, again = sum(r.instances for r in ran), sum(r.redraws for r in ran)
+    drawn = f"{total} instances, {again} redrawn for a zero denominator, seed {seed}"
+    return f"{held} of {len(ran)} checks hold{rest}: {drawn}, {seconds:.1f} s"
