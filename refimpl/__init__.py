@@ -32,6 +32,7 @@ from .state import KVCache, State, absorb, features, join, no_text, remove, scal
 from .systems import GF, MP, QQ, Degrees, Dependencies, Dual, Float, Rounded, RunningError, balls, floats, system, system_of
 from .transformer import Config, Model, Rotary, draw_model, random_model, transformer
 from .verify.bounds import Judgement, exact_with_bound, judge, unit_roundoff
+from .verify.conversion_check import check_conversion
 from .verify.probes import Probe, exact_probe
 
 __version__ = "0.1.0"

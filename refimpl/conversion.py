@@ -23,7 +23,7 @@ from .errors import NotDefined, choose
 from .linear_attention import linear_attention_chunked
 from .shapes import instance, integer, scalar, token_ids
 from .state import State, absorb, no_text, remove, scale, shift
-from .transformer import Form, Model, transformer, vectors
+from .transformer import Form, Model, through_layers, vectors
 
 
 def convert(
@@ -55,11 +55,13 @@ def convert(
     scalar("convert", "strength", strength, weights=model.like)
     after, M = model, 0
     for piece in pieces(model, prompt, chunk, mask):
-        _, states = transformer(after, piece, form=form, mask=mask, between=between)
-        after, M = replace(after, biases=states), M + piece.shape[-2]
+        _, states = through_layers(after, piece, form=form, mask=mask, between=between)
+        after, M = after.carrying(states), M + piece.shape[-2]
+    biases = after.biases or ()
     if not isinstance(strength, int) or strength != 1:
-        after = replace(after, biases=tuple(blend(*states, strength) for states in zip(model.states, after.states, strict=True)))  # type: ignore[arg-type]
-    return replace(turned(after, -M) if restart else after, prompts=(*model.prompts, M))
+        biases = tuple(blend(old, new, strength) for old, new in zip(model.states, biases, strict=True))
+    after = after.carrying(biases, (*model.prompts, M))
+    return turned(after, -M) if restart else after
 
 
 def unconvert(
@@ -70,7 +72,8 @@ def unconvert(
         b_KV = R_M (b'_KV − λ Σ_j R_{j-M} φ(k'_j) v'_jᵀ)        b_D = b'_D − λ Σ_j φ(k'_j)
 
     layer by layer, since the keys of a layer need the old biases of those below it. Arguments as they were for `convert`.
-    A prompt below another cannot be taken out: the one above was read with it in sight.
+    A prompt below another cannot be taken out: the one above was read with it in sight. Of the prompt only the length is known here,
+    so that it is the right one is the caller's to know.
     """
     instance("unconvert", "model", model, Model)
     scalar("unconvert", "strength", strength, weights=model.like)
@@ -89,9 +92,9 @@ def unconvert(
         before = remove(replace(state, position=start + M), scale(text, strength), rope=rope, phi=phi, origin=start)
         return form(q, k, v, phi=phi, rope=rope, state=before, **options)[0], before
 
-    full = replace(model, biases=tuple(replace(b, position=start) for b in model.biases or ()))
-    _, before = transformer(full, x, form=removing, mask=mask)
-    return replace(model, biases=before, prompts=model.prompts[:-1])
+    full = model.carrying([replace(b, position=start) for b in model.biases or ()])
+    _, before = through_layers(full, x, form=removing, mask=mask)
+    return model.carrying(before, model.prompts[:-1])
 
 
 def pieces(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterator[Any]:
@@ -123,4 +126,4 @@ def turned(model: Model, by: int) -> Model:
     """The same past, seen from `by` positions further on. It must look the same from there: positions must be relative."""
     if by and model.config.table:
         raise NotDefined("convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on")
-    return replace(model, biases=tuple(shift(b, by, rope=model.rope, phi=model.config.phi) for b in model.biases or ()))
+    return model.carrying([shift(b, by, rope=model.rope, phi=model.config.phi) for b in model.biases or ()])

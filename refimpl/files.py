@@ -81,14 +81,15 @@ def write_safetensors(
 ) -> None:  # fmt: skip
     """Write NumPy arrays, and bfloat16 arrays of ml_dtypes; equal contents give equal files.
 
-    dtypes : "BF16" for a name whose float32 array holds bfloat16 numbers, as `read_safetensors` gives it
+    dtypes : "BF16" for a name whose float32 array holds bfloat16 numbers, as `read_safetensors` gives it; other arrays speak for themselves
     """
     who = "write_safetensors"
     target = target_file(who, path)
     instance(who, "tensors", tensors, dict)
     check_words(who, tensors, metadata)
-    tensors = {name: narrow(who, name, x) if (dtypes or {}).get(name) == "BF16" else x for name, x in tensors.items()}
-    codes = {name: (dtypes or {}).get(name) or code_of(who, name, x) for name, x in tensors.items()}
+    narrowed = {name for name, code in (dtypes or {}).items() if code == "BF16"}
+    tensors = {name: narrow(who, name, x) if name in narrowed else x for name, x in tensors.items()}
+    codes = {name: "BF16" if name in narrowed else code_of(who, name, x) for name, x in tensors.items()}
     names = sorted(tensors, key=lambda name: (ORDER.index(codes[name]), name))
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     end = 0
@@ -110,7 +111,7 @@ def narrow(who: str, name: str, x: Any) -> np.ndarray:
     """The upper halves of float32 numbers whose lower halves are empty."""
     if not isinstance(x, np.ndarray) or x.dtype != np.float32 or (np.ascontiguousarray(x).view(np.uint32) & 0xFFFF).any():
         raise TypeError(f"{about(who, name)} must hold bfloat16 numbers in float32, to be written as BF16")
-    return (np.ascontiguousarray(x).view(np.uint32) >> 16).astype(np.uint16)
+    return (np.ascontiguousarray(x).view(np.uint32) >> 16).astype(np.uint16).reshape(x.shape)
 
 
 def about(who: str, name: str) -> str:

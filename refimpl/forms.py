@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
 from .errors import NotDefined
 from .feature_maps import identity
@@ -17,6 +17,7 @@ from .rope import Rope
 from .shapes import boolean, check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
 from .state import KVCache, State, check_state, features, no_text
 from .systems import require, system_of
+from .systems.array import array_namespace
 
 
 def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:

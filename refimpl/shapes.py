@@ -6,18 +6,22 @@ import operator
 from fractions import Fraction
 from typing import Any
 
-from array_api_compat import array_namespace, device, is_array_api_obj
+from array_api_compat import device, is_array_api_obj
 
 from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import Array, ArraySystem, system_of
-from .systems.array import elementwise, host
+from .systems.array import array_namespace, elementwise, host
+
+_usual: set[tuple[type, Any]] = set()  # kinds of arrays that were found to be in order
 
 
 def namespace(who: str, **arrays: Any) -> Any:
     """The one array namespace of all arrays. Libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
-        if isinstance(x, Array) and isinstance(y, Array) and y.system is x.system:
+        if isinstance(y, Array) and isinstance(x, Array) and y.system is x.system:
+            continue
+        if type(y) is type(x) and (type(y), getattr(y, "dtype", None)) in _usual and y.dtype == x.dtype and device(y) == device(x):
             continue
         if not isinstance(y, Array) and (isinstance(y, type) or not is_array_api_obj(y)):
             raise TypeError(f"{who}: `{name}` must be an array (NumPy, torch, JAX, or of a refimpl system), got {type(y).__name__}")
@@ -26,7 +30,9 @@ def namespace(who: str, **arrays: Any) -> Any:
         for what, a, b in ((kind, home(y), home(x)), ("device", device(y), device(x)), ("dtype", y.dtype, x.dtype)):
             if a != b:
                 raise TypeError(f"{who}: `{name}` has {what} {a}, `{first}` has {b}; convert one of them explicitly")
-    return x.system if isinstance(x, Array) else array_namespace(x)
+        if not isinstance(y, Array):
+            _usual.add((type(y), y.dtype))
+    return array_namespace(x)
 
 
 def home(x: Any) -> str:
@@ -163,9 +169,16 @@ def hide(keep: Any, *arrays: Any) -> tuple[Any, ...]:
 
 def finite(who: str, name: str, xp: Any, x: Any, keep: Any = None, axes: tuple[str, ...] = ("token", "column")) -> None:
     """Refuse nan and inf (in tokens that count), and say where the first one stands."""
+    if all_finite(xp):
+        return
     bad = ~xp.isfinite(x) if keep is None else ~xp.isfinite(x) & keep
     if known(xp.any(bad)):
         raise ValueError(f"{who}: `{name}` must be finite, got nan or inf at {locate(bad, axes)}")
+
+
+def all_finite(xp: Any) -> bool:
+    """Does this system have neither nan nor inf?"""
+    return isinstance(xp, ArraySystem) and type(xp).isfinite is ArraySystem.isfinite
 
 
 def locate(bad: Any, axes: tuple[str, ...]) -> str:
@@ -198,6 +211,8 @@ def divide(who: str, numerator: Any, denominator: Any, formula: str = "φ(q)·z"
 
 def whole(who: str, name: str, x: Any, axes: tuple[str, ...] = ("token", "column")) -> Any:
     """A result, if it is finite."""
+    if all_finite(array_namespace(x)):
+        return x
     bad = ~array_namespace(x).isfinite(x)
     if known(array_namespace(x).any(bad)):
         raise NotFinite(f"{who}: {name} overflows {system_of(x).name}: nan or inf at {locate(bad, axes)}")

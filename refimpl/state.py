@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
 from .errors import NotDefined
 from .feature_maps import identity, pair
 from .rope import Rope, rotate
 from .shapes import check_padding, finite, hide, instance, integer, lead, namespace, scalar, shape
+from .systems.array import array_namespace
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ A model may carry *biases*: for each layer the State (b_KV, b_D, position) from 
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from fractions import Fraction
 from math import isqrt, prod
 from typing import Any
 
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
 from .errors import NotFinite, brief, choose
 from .feature_maps import pair
@@ -24,6 +25,7 @@ from .rope import LAYOUTS, PLACEMENTS, Rope, angle_table, circle_point, power_ta
 from .shapes import finite, instance, integer, namespace, shape, token_ids, whole
 from .state import State, check_state
 from .systems import Array, System
+from .systems.array import array_namespace
 from .token_wise import ACTIVATIONS, NORMS, mlp, norm
 
 ORDERS = ("pre", "post", "parallel")
@@ -41,7 +43,7 @@ class Rotary:
     def __post_init__(self) -> None:
         choose("Rotary", "layout", self.layout, LAYOUTS)
         choose("Rotary", "placement", self.placement, PLACEMENTS)
-        if integer("Rotary", "width", self.width, least=0) % 2:
+        if integer("Rotary", "width", self.width, least=0, most=2**16) % 2:
             raise ValueError(f"Rotary: `width` must be even, to pair features, got {self.width}")
         if self.base is not None:
             integer("Rotary", "base", self.base, least=1)
@@ -88,6 +90,8 @@ class Config:
             integer("Config", name, getattr(self, name), least=least)
         if self.heads % integer("Config", "groups", self.kv_heads, least=1):
             raise ValueError(f"Config: `groups` must divide heads = {self.heads}, got {self.groups}")
+        for name in ("normalise", "gated", "biased", "tied"):
+            instance("Config", name, getattr(self, name), bool)
         for name, known in (("order", ORDERS), ("norm", NORMS), ("activation", ACTIVATIONS)):
             choose("Config", name, getattr(self, name), known)
         pair("Config", self.phi)
@@ -148,11 +152,23 @@ class Model:
             if tuple(self.weights[name].shape) != wanted:
                 raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(self.weights[name].shape)}")
             finite("Model", name, xp, self.weights[name], axes=("row", "column")[2 - len(wanted) :])
-        if self.biases is not None:
-            self._check_biases(self.biases)
+        self._check_biases()
 
-    def _check_biases(self, biases: Sequence[State]) -> None:
-        c = self.config
+    def carrying(self, biases: Sequence[State], prompts: tuple[int, ...] | None = None) -> Model:
+        """The same model with other biases; its weights, once found to be in order, are not looked at again."""
+        model = copy.copy(self)
+        vars(model).update(biases=tuple(biases), prompts=self.prompts if prompts is None else prompts)
+        model._check_biases()
+        return model
+
+    def _check_biases(self) -> None:
+        c, biases = self.config, self.biases
+        for n in self.prompts:
+            integer("Model", "prompts", n, least=0)
+        if biases is None:
+            return
+        for i, b in enumerate(biases):
+            instance("Model", f"biases[{i}]", b, State)
         if len(biases) != c.layers or len({b.position for b in biases}) > 1:
             raise ValueError(f"Model: `biases` must be {c.layers} states read from one position, got {[b.position for b in biases]}")
         for i, b in enumerate(biases):
@@ -189,7 +205,8 @@ class Model:
             table = power_table(self.weights["rope.c"], self.weights["rope.s"])
         else:
             table = angle_table(self.like, rotary.width, base=rotary.base)
-        return Rope(table, rotary.layout, rotary.placement)
+        remembered = functools.lru_cache(maxsize=2)(table)  # every layer asks for the same positions, for q and for k
+        return Rope(lambda positions: remembered(tuple(positions)), rotary.layout, rotary.placement)
 
     def of_layer(self, i: int) -> dict[str, Any]:
         """The weights of layer i, by their short names."""
@@ -212,13 +229,21 @@ def transformer(
     form : the form of attention: the definition, or one that equals it      mask : as in linear_attention
     between : (i, x) -> x, called on what layer i puts out: to watch it, or to put other activations in its place
     """
+    x, states = through_layers(model, text, form=form, mask=mask, between=between)
+    return unembed(model, x), states
+
+
+def through_layers(
+    model: Model, text: Any, *, form: Form, mask: str | int, between: Callable[[int, Any], Any] = lambda i, x: x
+) -> tuple[Any, tuple[State, ...]]:
+    """What the last layer puts out, and the state of each layer after the text."""
     instance("transformer", "model", model, Model)
     x, states = embed(model, text), []
     for i, state in enumerate(model.states):
         x, state = layer(model, i, x, state, form=form, mask=mask)
         x = between(i, x)
         states.append(state)
-    return unembed(model, x), tuple(states)
+    return x, tuple(states)
 
 
 def embed(model: Model, text: Any) -> Any:

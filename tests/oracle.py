@@ -1,6 +1,6 @@
 """Attention in plain Python: lists and loops. It imports nothing of refimpl, so that it can disagree with it.
 
-One head: q, k (n lists of d numbers), v (n lists of m), S (r lists of m), z (r numbers).
+A transformer of one text stands at the end. One head: q, k (n lists of d numbers), v (n lists of m), S (r lists of m), z (r numbers).
 """
 
 from __future__ import annotations
@@ -97,3 +97,110 @@ def softmax(q, k, v, *, real, mask="causal", rope=None, cache=None, keep=None):
             weights.append(real.exp(score) if kept[s] and (s < M or sees(t, s - M, mask)) else 0)
         o.append([sum(w * row[j] for w, row in zip(weights, values, strict=True)) / sum(weights) for j in range(len(v[t]))])
     return o, keys, values, kept, first + len(q)
+
+
+def dot(x, y):
+    return sum(a * b for a, b in zip(x, y, strict=True))
+
+
+def times(x, W, b=None):
+    """x W + b for one token."""
+    return [dot(x, column) + (b[j] if b else 0) for j, column in enumerate(zip(*W, strict=True))]
+
+
+def plus(x, y):
+    return [a + b for a, b in zip(x, y, strict=True)]
+
+
+def normed(x, kind, epsilon, gain, offset, real):
+    """One token: (y / √(mean(y²) + ε)) gain + offset; without the root, 2/(1 + u) stands for 1/√u."""
+    if kind == "none":
+        return x
+    mean = sum(x) / len(x) if kind.startswith("layer") else 0
+    y = [a - mean for a in x]
+    u = sum(a * a for a in y) / len(y) + epsilon
+    factor = 2 / (1 + u) if kind.endswith("rational") else 1 / real.sqrt(u)
+    return [a * factor * g + (offset[i] if offset else 0) for i, (a, g) in enumerate(zip(y, gain, strict=True))]
+
+
+def activation(kind, a, real):
+    if kind == "relu":
+        return max(a, 0)
+    if kind == "quadratic":
+        return a / 2 + a * a / 4
+    if kind == "silu":
+        return a / (1 + real.exp(-a))
+    y = real.mpf(0.7978845608028654) * (a + real.mpf(44715) / 10**6 * a**3)
+    return a / (1 + real.exp(-2 * y))
+
+
+def transformer(text, w, c, *, phi, points=(), biases=None, position=0, mask="causal", prompt=0, strength=1, real=None):
+    """Logits or vectors for one text, every token by its own sum over all tokens that it sees.
+
+    text : token ids or vectors   w : the weights, by name   c : the configuration, a dict   phi : (φ_q, φ_k) of one token
+    points : the (c, s) of RoPE   biases : for each layer, (S, z) of each group   position : of the first token
+    prompt, strength : the first tokens count `strength` times for those after them   real : as in softmax
+    """
+    groups, rope, pre = c["groups"] or c["heads"], c["rope"] or {}, c["order"] != "post"
+
+    def norm(x, gain):
+        return normed(x, c["norm"], c["epsilon"], w.get(gain), w.get(gain.replace("gain", "offset")), real)
+
+    def turned(x, t, placement):
+        return turn(x, position + t, points, rope["layout"]) if rope.get("placement") == placement else x
+
+    def heads(rows, width, f=None):
+        """For each token and head its part of the row; given φ, its features in the numerator and in the denominator."""
+        parts = [[x[h : h + width] for h in range(0, len(x), width)] for x in rows]
+        if f is None:
+            return parts
+        inner = [[f(turned(part, t, "before")) for part in x] for t, x in enumerate(parts)]
+        return [[(turned(part, t, "after"), part) for part in x] for t, x in enumerate(inner)]
+
+    def attend(i, x):
+        of = {name: (w[f"layers.{i}.W_{name}"], w.get(f"layers.{i}.b_{name}")) for name in "QKVO"}
+        q, k, v = ([times(a, *of[name]) for a in x] for name in "QKV")
+        q, k, v = heads(q, c["d"], phi[0]), heads(k, c["d"], phi[1]), heads(v, c["m"])
+        return [times([a for h in range(c["heads"]) for a in read(i, t, h, q, k, v)], *of["O"]) for t in range(len(x))]
+
+    def read(i, t, h, q, k, v):
+        g = h // (c["heads"] // groups)
+        fq, gq = q[t][h]
+        S, z = biases[i][g] if biases else ([[0] * c["m"]] * len(fq), [0] * len(fq))
+        num, den = times(fq, S), dot(gq, z)
+        for s in range(len(q)):
+            if sees(t, s, mask):
+                count = strength if s < prompt <= t else 1
+                score = count * dot(fq, k[s][g][0])
+                num, den = [a + score * b for a, b in zip(num, v[s][g], strict=True)], den + count * dot(gq, k[s][g][1])
+        return [a / den for a in num] if c["normalise"] else num
+
+    def mlp(i, x):
+        up, down, gate = (w.get(f"layers.{i}.W_{name}") for name in ("up", "down", "gate"))
+        hidden = times(x, up, w.get(f"layers.{i}.b_up"))
+        if gate:
+            hidden = [activation(c["activation"], a, real) * b for a, b in zip(times(x, gate), hidden, strict=True)]
+        else:
+            hidden = [activation(c["activation"], a, real) for a in hidden]
+        return times(hidden, down, w.get(f"layers.{i}.b_down"))
+
+    x = [w["embedding"][a] if isinstance(a, int) else a for a in text]
+    if c["table"]:
+        x = [plus(a, w["positions"][position + t]) for t, a in enumerate(x)]
+    for i in range(c["layers"]):
+        first, second = f"layers.{i}.gain_1", f"layers.{i}.gain_2"
+        given = [norm(a, first) for a in x] if pre else x
+        x = [plus(a, o) for a, o in zip(x, attend(i, given), strict=True)]
+        if not pre:
+            x = [norm(a, first) for a in x]
+        if c["hidden"] and c["order"] == "pre":
+            x = [plus(a, mlp(i, norm(a, second))) for a in x]
+        elif c["hidden"] and c["order"] == "post":
+            x = [norm(plus(a, mlp(i, a)), second) for a in x]
+        elif c["hidden"]:
+            x = [plus(a, mlp(i, b)) for a, b in zip(x, given, strict=True)]
+    if pre:
+        x = [norm(a, "gain") for a in x]
+    if not c["vocabulary"]:
+        return x
+    return [[dot(a, row) for row in w["embedding"]] if c["tied"] else times(a, w["unembedding"]) for a in x]

@@ -211,7 +211,7 @@ def rejects(theorem: str, name: str, system: Any) -> bool:
     """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
     with mock.patch.dict(CONVERSION, {BUGS[name].entry: BUGS[name].wrong}):
         (result,) = verify([theorem], [system])
-    return result.verdict == "FAIL" and not result.evidence.startswith("raised") or "the denominator φ(q)·z is zero" in result.evidence
+    return (result.verdict == "FAIL" and not result.evidence.startswith("raised")) or "the denominator φ(q)·z is zero" in result.evidence
 
 
 def table() -> str:

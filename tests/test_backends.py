@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_strategies import in_numbers, probing
 from strategies import problems
 
 import refimpl as ri
 from refimpl import Float
+from refimpl.systems.floats import dtype_name
 
 FORMS = [ri.linear_attention, ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
-CORE = ["attention", "errors", "feature_maps", "forms", "linear_attention", "rope", "shapes", "state"]
+CORE = [
+    "attention", "conversion", "errors", "feature_maps", "forms", "linear_attention", "rope", "shapes", "state", "token_wise",
+    "transformer",
+]  # fmt: skip
+INTEGERS = {"math.isqrt", "math.prod"}
 
 
 def strict(dtype, device):
@@ -47,7 +53,7 @@ backends = pytest.mark.parametrize("backend", BACKENDS)
 def test_the_core_imports_no_array_library(room):
     source = (Path(ri.__file__).parent / f"{room}.py").read_text()
     imports = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
-    names = {(n.module or "") if isinstance(n, ast.ImportFrom) else a.name for n in imports for a in n.names}
+    names = {f"{n.module}.{a.name}" if isinstance(n, ast.ImportFrom) else a.name for n in imports for a in n.names} - INTEGERS
     assert not {name.split(".")[0] for name in names} & {"numpy", "scipy", "torch", "jax", "mpmath", "math"}
 
 
@@ -111,6 +117,55 @@ def test_every_room_runs_on_every_backend(backend):
         assert kept(system, o) and cache.k.shape == (2, 10, 4)
 
 
+@backends
+@pytest.mark.parametrize("layout", [None, "half", "interleaved"])
+def test_conversion_of_exact_probes_on_every_backend(backend, layout):
+    """The converted model, with ==, in every library and dtype."""
+    system, M = BACKENDS[backend](), 3
+    probe = ri.exact_probe(system, n=5, r=4, m=3, seed=1, layout=layout)
+    model, x, want = probing(system, probe)
+
+    def run(weights, S, z, prompt, text):
+        converted = ri.convert(ri.Model(model.config, weights, (ri.State(S, z, model.position),)), prompt)
+        return converted(text), converted.biases[0].S, converted.biases[0].z
+
+    if "jax" in backend:  # would compile every operation by itself
+        run = pytest.importorskip("jax").jit(run)
+    got, S, z = run(model.weights, model.biases[0].S, model.biases[0].z, system.convert(x[:M]), system.convert(x[M:]))
+    assert np.array_equal(ri.floats(got), want[M:])
+    assert kept(system, got) and kept(system, S) and kept(system, z)
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if "jax" not in name])  # which would compile every operation
+def test_models_on_every_backend(backend):
+    """Tokens, norms, MLP, RoPE and a batch of prompts: dtype and device stay; converted and prompted are within the errors of both."""
+    system = BACKENDS[backend]()
+    config = ri.Config(
+        1, 4, heads=2, groups=1, d=2, m=2, hidden=3, gated=True, biased=True, vocabulary=5, tied=False, rope=ri.Rotary(width=2)
+    )
+    model = ri.random_model(system, config, seed=3)
+    prompt, text = np.array([[3, 1, 4], [1, 0, 2]]), np.array([2, 3])
+
+    def sides(model):
+        whole = np.concatenate([prompt, np.broadcast_to(text, (2, 2))], axis=-1)
+        return model(whole, form=ri.linear_attention)[:, 3:, :], ri.convert(model, prompt, chunk=2)(text)
+
+    prompted, converted = sides(model)
+    assert kept(system, prompted) and kept(system, converted)
+    analysis = ri.RunningError(dtype_name(system.dtype))
+    errors = sides(in_numbers(model, analysis))
+    found = ri.judge(converted, prompted, sum(analysis.error(e) for e in errors))
+    assert found.verdict in ("WITHIN BOUND", "EXACT") or (found.verdict == "VACUOUS" and "16" in backend), found
+
+
+def test_torch_meta_models_have_shapes_without_values():
+    torch = pytest.importorskip("torch")
+    config = ri.Config(2, 4, heads=2, d=2, m=3, hidden=5, rope=ri.Rotary(width=2, base=None))
+    model = ri.Model(config, {name: torch.zeros(shape, device="meta") for name, shape in config.shapes.items()})
+    converted = ri.convert(model, torch.zeros((2, 7, 4), device="meta"))
+    assert converted.biases[1].S.shape == (2, 2, 2, 3) and converted(torch.zeros((2, 3, 4), device="meta")).shape == (2, 3, 4)
+
+
 @given(problem=problems(max_n=4))
 def test_torch_meta_has_shapes_without_values(problem):
     torch = pytest.importorskip("torch")
@@ -132,7 +187,31 @@ def test_jax_traces_the_core():
     assert ri.judge(traced, exact, bound).verdict == "WITHIN BOUND"
 
 
+def test_jax_traces_a_conversion():
+    jax = pytest.importorskip("jax")
+    system, config = Float("jax", "float32"), ri.Config(1, 3, heads=2, d=2, m=1, hidden=2, rope=ri.Rotary(width=2))
+    weights, prompt, text = ri.random_model(Float(), config, seed=0).weights, Float().random((3, 3), 1), Float().random((2, 3), 2)
+
+    def run(weights, prompt, text):
+        return ri.convert(ri.Model(config, weights), prompt)(text)
+
+    arguments = {name: system.convert(w) for name, w in weights.items()}, system.convert(prompt), system.convert(text)
+    traced = jax.jit(run)(*arguments)
+    analysis = ri.RunningError("float32")
+    bounded = run(*jax.tree.map(analysis.convert, arguments))
+    found = ri.judge(traced, ri.floats(bounded), 2 * analysis.error(bounded))
+    assert found.verdict == "WITHIN BOUND" and not found.vacuous, found
+
+
 def test_torch_gradients_flow():
     torch = pytest.importorskip("torch")
     q, k, v = (torch.rand((2, 4, 3), dtype=torch.float64, requires_grad=True) for _ in range(3))
     assert torch.autograd.gradcheck(lambda *x: ri.linear_attention_chunked(*x, phi="elu+1", chunk=2)[0], (q, k, v))
+
+
+def test_torch_gradients_flow_through_a_conversion():
+    torch = pytest.importorskip("torch")
+    config = ri.Config(2, 3, heads=2, d=2, m=2, hidden=3, rope=ri.Rotary(width=2))
+    model = ri.random_model(Float("torch", "float64"), config, seed=0)
+    prompt, text = (torch.rand((n, 3), dtype=torch.float64, requires_grad=True) for n in (3, 2))
+    assert torch.autograd.gradcheck(lambda prompt, text: ri.convert(model, prompt)(text), (prompt, text))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import refimpl as ri
-from refimpl import GF, MP, QQ, KVCache, NotDefined, NotFinite, Rope, State, ZeroDenominator, balls
+from refimpl import GF, MP, QQ, Config, KVCache, NotDefined, NotFinite, Rope, Rotary, State, ZeroDenominator, balls, checkpoint, files
 
 F = ri.Float()
 
@@ -59,6 +60,51 @@ keep = np.ones((1, n), dtype=bool)
 before = Rope(table(2), placement="before")
 half16 = [np.full((2, 1), 300, np.float16)] * 2
 inf, nan = float("inf"), float("nan")
+config = Config(layers=1, width=3, heads=2, groups=1, d=2, m=2, vocabulary=5)
+model = ri.random_model(F, config, 1)
+table_model = ri.random_model(F, replace(config, table=4), 1)
+converted = ri.convert(model, [3, 1, 4])
+bias = converted.biases[0]
+W = dict(model.weights)
+
+
+def with_biases(*biases: State) -> ri.Model:
+    return replace(model, biases=biases)
+
+
+def in_Q(**options: Any) -> Any:
+    return ri.random_model(QQ, replace(config, phi="identity", norm="none", **options), 1)([1])
+
+
+def overflowing() -> Any:
+    """x + o beyond float16: x and v are large, nothing else is."""
+    plain = ri.random_model(ri.Float("numpy", "float16"), Config(layers=1, width=1, norm="none"), 1)
+    large = ri.Model(plain.config, {name: np.full_like(x, name.endswith(("W_V", "W_O"))) for name, x in plain.weights.items()})
+    return large(np.array([[60000]], np.float16))
+
+
+def zero_keys() -> Any:
+    """A model whose keys are all 0, and with φ = identity its denominators."""
+    return ri.Model(replace(config, phi="identity"), W | {"layers.0.W_K": 0 * W["layers.0.W_K"]})([1, 2])
+
+
+def loaded(
+    which: ri.Model = converted, base: Any = None, *, tensors: Any = None, seal: bool = False, alone: bool = False, **words: Any
+) -> Any:
+    """What `load` says to a file with other tensors or other metadata; None takes one out. seal: its biases get a new digest."""
+    ri.save("m", which, biases_only=alone)
+    old, said, _ = files.read_safetensors("m")
+    tensors = {name: x for name, x in (old | (tensors or {})).items() if x is not None}
+    said = {name: x for name, x in (said | words).items() if x is not None}
+    if seal:
+        about = {name: said[name] for name in ("position", "prompts", "digest")}
+        said["biases"] = checkpoint.fingerprint(about, {name: x for name, x in tensors.items() if name.endswith(("b_KV", "b_D"))})
+    files.write_safetensors("m", tensors, said)
+    return ri.load("m", base)
+
+
+def configured(**changes: Any) -> Any:
+    return loaded(config=json.dumps(json.loads(checkpoint.config_text("save", config)) | changes, sort_keys=True))
 
 
 @dataclass
@@ -379,7 +425,8 @@ refused(ValueError, "Rope: `placement` must be one of after, before, got 'befor'
         placement=lambda: Rope(table(2), placement="befor"))
 refused(ValueError, "Rope: `placement` must be one of after, before, got None",
         placement_none=lambda: Rope(table(2), placement=None))
-refused(ValueError, "feature_map: `name` must be one of elu+1, exp, identity, relu, relu2, taylor2, got 'rleu'; did you mean 'relu'?",
+refused(ValueError, "feature_map: `name` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, polynomial(1), polynomial(2), relu, relu2, "
+        "taylor2, got 'rleu'; did you mean 'relu'?",
         map_name=lambda: la(q, k, v, phi="rleu"))
 
 # Sizes
@@ -434,7 +481,204 @@ refused(ValueError, "join: `origin` must be an integer, got 'start'",
         join_origin=lambda: ri.join(State(S, z), State(S, z), origin="start"))
 refused(ValueError, "angle_table: `frequencies` must be below 2^64 in size, got 1e+60",
         frequency_huge=lambda: ri.angle_table(q, 2, frequencies=[1e60])([1]))
+
+# Feature maps by name
+refused(ValueError, "feature_map: `name` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, polynomial(1), polynomial(2), relu, relu2, "
+        "taylor2, got 'polynomial(x)'; did you mean 'polynomial(2)'?",
+        map_number=lambda: ri.feature_map("polynomial(x)"))
+refused(ValueError, "feature_map: `name` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, polynomial(1), polynomial(2), relu, relu2, "
+        "taylor2, got None",
+        map_none=lambda: ri.feature_map(None))
+refused(ValueError, "dpfp: `nu` must be an integer ≥ 1, got 0",
+        map_dpfp=lambda: ri.feature_map("dpfp(0)"))
+
+# Configurations
+refused(ValueError, "Rotary: `layout` must be one of half, interleaved, got 'halves'; did you mean 'half'?",
+        rotary_layout=lambda: Rotary("halves"))
+refused(ValueError, "Rotary: `placement` must be one of after, before, got 'befor'; did you mean 'before'?",
+        rotary_placement=lambda: Rotary(placement="befor"))
+refused(ValueError, "Rotary: `width` must be an integer between 0 and 65536, got -2",
+        rotary_width=lambda: Rotary(width=-2))
+refused(ValueError, "Rotary: `width` must be even, to pair features, got 3",
+        rotary_odd=lambda: Rotary(width=3))
+refused(ValueError, "Rotary: `base` must be an integer ≥ 1, got 10000.0",
+        rotary_base=lambda: Rotary(base=1e4))
+refused(ValueError, "Config: `layers` must be an integer ≥ 1, got 0",
+        no_layers=lambda: Config(0, 3))
+refused(ValueError, "Config: `width` must be an integer ≥ 1, got 3.0",
+        config_width=lambda: Config(1, 3.0))
+refused(ValueError, "Config: `groups` must be an integer ≥ 1, got 0",
+        no_groups=lambda: Config(1, 3, groups=0))
+refused(ValueError, "Config: `groups` must divide heads = 4, got 3",
+        groups=lambda: Config(1, 3, heads=4, groups=3))
+refused(ValueError, "Config: `order` must be one of parallel, post, pre, got 'prenorm'; did you mean 'pre'?",
+        order=lambda: Config(1, 3, order="prenorm"))
+refused(ValueError, "Config: `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'rsm'; did you mean 'rms'?",
+        norm=lambda: Config(1, 3, norm="rsm"))
+refused(ValueError, "Config: `activation` must be one of gelu, quadratic, relu, silu, got 'swish'; did you mean 'silu'?",
+        activation=lambda: Config(1, 3, activation="swish"))
+refused(TypeError, "Config: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
+        config_phi=lambda: Config(1, 3, phi=None))
+refused(ValueError, "Config: `epsilon` must be a Fraction ≥ 0, got 1e-05",
+        epsilon_float=lambda: Config(1, 3, epsilon=1e-5))
+refused(ValueError, "Config: `epsilon` must be a Fraction ≥ 0, got Fraction(-1, 2)",
+        epsilon_negative=lambda: Config(1, 3, epsilon=Fraction(-1, 2)))
+refused(TypeError, "Config: `rope` must be a Rotary, got Rope",
+        config_rope=lambda: Config(1, 3, rope=before))
+
+# Models
+refused(TypeError, "Model: `config` must be a Config, got dict",
+        model_config=lambda: ri.Model({}, W))
+refused(ValueError, "Model: `weights` must be one of embedding, gain, layers.0.W_K, layers.0.W_O, layers.0.W_Q, layers.0.W_V, "
+        "layers.0.gain_1, layers.0.offset_1, offset, got 'W_Q'; did you mean 'layers.0.W_Q'?",
+        model_name=lambda: ri.Model(config, W | {"W_Q": 0}))
+refused(ValueError, "Model: `weights` must have 'layers.0.W_Q' of shape (3, 4), got no such name",
+        model_without=lambda: ri.Model(config, {name: x for name, x in W.items() if name != "layers.0.W_Q"}))
+refused(TypeError, "Model: `gain` has dtype float32, `layers.0.W_Q` has float64; convert one of them explicitly",
+        model_dtypes=lambda: ri.Model(config, W | {"gain": W["gain"].astype(np.float32)}))
+refused(ValueError, "Model: `layers.0.W_K` must have shape (3, 2), got (2, 3)",
+        model_shape=lambda: ri.Model(config, W | {"layers.0.W_K": W["layers.0.W_K"].T}))
+refused(ValueError, "Model: `layers.0.W_K` must be finite, got nan or inf at row 2, column 1",
+        model_nan=lambda: ri.Model(config, W | {"layers.0.W_K": put(W["layers.0.W_K"], (2, 1), nan)}))
+refused(ValueError, "Model: `offset` must be finite, got nan or inf at column 1",
+        model_inf=lambda: ri.Model(config, W | {"offset": put(W["offset"], 1, inf)}))
+refused(ValueError, "Model: `biases` must be 1 states read from one position, got [0, 0]",
+        biases_many=lambda: with_biases(bias, bias))
+refused(ValueError, "Model: `biases` must be 2 states read from one position, got [0, 1]",
+        biases_positions=lambda: replace(ri.random_model(F, replace(config, layers=2), 1), biases=(bias, replace(bias, position=1))))
+refused(TypeError, "Model: `biases[0]` must be a State, got int",
+        model_no_state=lambda: ri.Model(converted.config, converted.weights, (1,)))
+refused(ValueError, "Model: `prompts` must be an integer ≥ 0, got 1.5",
+        model_prompts=lambda: ri.Model(converted.config, converted.weights, converted.biases, (1.5,)))
+refused(ValueError, "Model: `biases[0].S` must have shape (..., 1, features, 2), got (2, 2)",
+        biases_shape=lambda: with_biases(State(bias.S[0], bias.z)))
+refused(ValueError, "Model: `biases[0]` has b_KV but no b_D; a normalised layer needs both",
+        biases_half=lambda: with_biases(State(bias.S, None)))
+refused(ValueError, "Model: `biases[0].z` must have shape (..., 2) (features), got (1, 3)",
+        biases_z=lambda: with_biases(State(bias.S, a(1, 3))))
+refused(ValueError, "Model: `biases[0].S` must be finite, got nan or inf at feature 1, column 0, head (0,)",
+        biases_nan=lambda: with_biases(State(put(bias.S, (0, 1, 0), nan), bias.z)))
+refused(TypeError, "transformer: `model` must be a Model, got Config",
+        transformer_config=lambda: ri.transformer(config, [1]))
+refused(TypeError, "transformer: `text` must be token ids (..., tokens) or an array of vectors, got [0.5]",
+        half_a_token=lambda: model([0.5]))
+refused(TypeError, "transformer: `text` must be token ids (..., tokens) or an array of vectors, got 'hello'",
+        text_words=lambda: model("hello"))
+refused(ValueError, "transformer: `text` must have shape (..., tokens), got ()",
+        one_token=lambda: model(3))
+refused(ValueError, "transformer: `text` must hold ids from 0 to 4, got 5 at token 2",
+        unknown_token=lambda: model([1, 4, 5]))
+refused(ValueError, "transformer: `text` must hold ids from 0 to 4, got -1 at token 1, head (1,)",
+        negative_token=lambda: model(np.array([[1, 2], [3, -1]])))
+refused(TypeError, "transformer: `text` has dtype float32, `weights` has float64; convert one of them explicitly",
+        text_dtype=lambda: model(np.ones((2, 3), np.float32)))
+refused(ValueError, "transformer: `text` must have shape (..., tokens, 3), got (2, 4)",
+        text_width=lambda: model(a(2, 4)))
+refused(ValueError, "transformer: `text` must be finite, got nan or inf at token 1, column 2",
+        text_nan=lambda: model(put(a(2, 3), (1, 2), nan)))
+refused(ValueError, "transformer: `text` must fit the table of 4 absolute positions, got 5 tokens read from position 0 on",
+        table_short=lambda: table_model([0] * 5))
+refused(ValueError, "transformer: `text` must fit the table of 4 absolute positions, got 2 tokens read from position 3 on",
+        table_end=lambda: ri.convert(table_model, [1, 2, 3], restart=False)([0, 0]))
+refused(ZeroDenominator, "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 0, head (0, 0) (no ε is added)",
+        layer_zero=zero_keys)
+refused(NotFinite, "layer 0: transformer: its output overflows numpy float16: nan or inf at token 0, column 0",
+        layer_overflow=overflowing)
+refused(NotDefined, "exp is not defined in ℚ; layer norm needs a real system",
+        norm_in_Q=lambda: ri.random_model(QQ, replace(config, phi="identity"), 1)([1]))
+refused(NotDefined, "exp is not defined in ℚ; gelu needs a real system",
+        gelu_in_Q=lambda: in_Q(hidden=2))
+
+# Conversion
+refused(TypeError, "convert: `model` must be a Model, got State",
+        convert_state=lambda: ri.convert(bias, [1]))
+refused(ValueError, "convert: `mask` must be one of causal, full, got 2",
+        convert_mask=lambda: ri.convert(model, [1], mask=2))
+refused(TypeError, "convert: `strength` must be an integer, a float or an array, got '2'",
+        convert_strength=lambda: ri.convert(model, [1], strength="2"))
+refused(ValueError, "convert: `chunk` must be an integer ≥ 1, got 0",
+        convert_chunk=lambda: ri.convert(model, [1], chunk=0))
+refused(ValueError, "convert: `prompt` must hold ids from 0 to 4, got 7 at token 0",
+        convert_id=lambda: ri.convert(model, [7]))
+refused(ValueError, "convert: `prompt` must have shape (..., tokens, 3), got (2, 4)",
+        convert_width=lambda: ri.convert(model, a(2, 4)))
+refused(NotDefined, "convert: a prompt can be read in pieces only under mask 'causal', got 'full'",
+        convert_full_pieces=lambda: ri.convert(model, [1], mask="full", chunk=1),
+        convert_full_stream=lambda: ri.convert(model, iter([[1]]), mask="full"))
+refused(NotDefined, "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
+        convert_table=lambda: ri.convert(table_model, [1]))
+refused(TypeError, "unconvert: `model` must be a Model, got NoneType",
+        unconvert_none=lambda: ri.unconvert(None, [1]))
+refused(TypeError, "unconvert: `strength` must be an integer, a float or an array, got None",
+        unconvert_strength=lambda: ri.unconvert(converted, [3, 1, 4], strength=None))
+refused(ValueError, "unconvert: `prompt` must hold ids from 0 to 4, got 9 at token 0",
+        unconvert_id=lambda: ri.unconvert(converted, [9]))
+refused(ValueError, "unconvert: `prompt` must be the last one converted, of 3 tokens, got 2 tokens",
+        unconvert_short=lambda: ri.unconvert(converted, [3, 1]))
+refused(ValueError, "unconvert: `prompt` must be the last one converted, but there is none, got 1 tokens",
+        unconvert_nothing=lambda: ri.unconvert(model, [3]))
+
+# Models on disk
+refused(TypeError, "save: `model` must be a Model, got State",
+        save_state=lambda: ri.save("m", bias))
+refused(ValueError, "save: `model` must carry biases to save them alone, got none",
+        save_no_biases=lambda: ri.save("m", model, biases_only=True))
+refused(NotDefined, "digest: numbers of ℚ have no place in a file; floats of at most 64 bits and GF(p) have one",
+        save_Q=lambda: ri.save("m", ri.random_model(QQ, replace(config, phi="identity"), 1)))
+refused(NotDefined, "digest: φ must be given by name, as in Config(phi='elu+1'); a function has no place in a file",
+        save_phi=lambda: ri.save("m", ri.Model(replace(config, phi=ri.relu), W)))
+refused(TypeError, "digest: `model` must be a Model, got dict",
+        digest_weights=lambda: ri.digest(W))
+refused(TypeError, "load: `base` must be a Model, got str",
+        load_base=lambda: ri.load("m", "numpy"))
+refused(ValueError, "load: m: `format` must be 'refimpl 1', as `save` writes it, got 'pt'",
+        load_format=lambda: loaded(format="pt"))
+refused(ValueError, "load: m: `digest` must stand among the metadata, got None",
+        load_word=lambda: loaded(digest=None))
+refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: Config: `layers` must be an integer ≥ 1, got '1'",
+        load_layers=lambda: configured(layers="1"))
+refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: `save` would have written it otherwise",
+        load_other_words=lambda: configured(epsilon="2/200000"))
+refused(ValueError, "load: m: `config` must be one that `save` writes: TypeError: Config: `normalise` must be a bool, got int",
+        load_boolean=lambda: configured(normalise=1))
+refused(ValueError, "load: m: `config` must have at most as many layers as there are tensors, 11, got 1000000000",
+        load_many_layers=lambda: configured(layers=10**9))
+refused(ValueError, "load: m: `x` must be a weight of its configuration or a bias",
+        load_foreign=lambda: loaded(tensors={"x": np.ones(1)}))
+refused(ValueError, "load: m: `base` must be given: the model to which these biases belong",
+        load_alone=lambda: loaded(alone=True))
+refused(ValueError, "load: m: `base` is given for biases alone, but this file holds a whole model",
+        load_whole=lambda: loaded(base=model))
+refused(ValueError, f"load: m: `digest` must be that of the weights, {ri.digest(model)[:12]}…, got 000000000000…: "
+        "another model, or changed",
+        load_digest=lambda: loaded(digest="0" * 64))
+refused(ValueError, "load: m: `biases` must be the digest of biases, position and prompts: one of these was changed",
+        load_biases=lambda: loaded(position="1"))
+refused(ValueError, "load: m: `position` must be JSON, got 'x'",
+        load_position_word=lambda: loaded(position="x", seal=True))
+refused(ValueError, "load: m: metadata: `position` must be an integer between 0 and 4, got 5",
+        load_position=lambda: loaded(table_model, position="5", seal=True))
+refused(ValueError, "load: m: metadata: `prompts` must be a list, got int",
+        load_prompts=lambda: loaded(prompts="3", seal=True))
+refused(ValueError, "load: m: metadata: `prompts[0]` must be an integer between 0 and 9007199254740992, got 2.5",
+        load_prompt=lambda: loaded(prompts="[2.5]", seal=True))
+refused(ValueError, "load: m: `layers.0.b_KV` must be there, since other biases are",
+        load_half=lambda: loaded(tensors={"layers.0.b_KV": None}, seal=True))
+refused(ValueError, "load: m: `layers.0.b_D` must be F64, for float64, got F32",
+        load_dtype=lambda: loaded(tensors={"layers.0.b_D": np.ones((1, 2), np.float32)}, seal=True))
+refused(ValueError, "load: m: `gain` must hold integers from 0 to p − 1, for GF(7), got 7 to 7",
+        load_field=lambda: loaded(ri.random_model(GF(7), config, 1), tensors={"gain": np.full(3, 7)}))
+refused(ValueError, "load: m: `system` must be one of float64, float32, float16, bfloat16 or GF(p), got 'float8'",
+        load_system=lambda: loaded(system="float8"))
+refused(NotDefined, "load: m: NumPy has no bfloat16; pass library='torch'",
+        load_bfloat16=lambda: loaded(system="bfloat16"))
 # fmt: on
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """What a case saves is gone afterwards."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -453,8 +697,22 @@ def test_every_message_names_function_and_argument():
 
 
 ROOMS = ("errors", "shapes", "feature_maps", "rope", "state", "forms", "linear_attention", "attention")
+ROOMS += ("token_wise", "transformer", "conversion", "checkpoint")
 CHECKERS = {"choose", "require", "namespace", "check_dtype", "instance", "integer", "scalar", "shape", "lead", "prefix_length"}
-CHECKERS |= {"check_padding", "finite", "divide", "whole", "check", "enough", "rational", "integers", "pair", "feature_map"}
+CHECKERS |= {
+    "check_padding",
+    "finite",
+    "divide",
+    "whole",
+    "check",
+    "enough",
+    "rational",
+    "integers",
+    "pair",
+    "feature_map",
+    "token_ids",
+    "check_state",
+}
 
 
 def may_refuse(node: ast.AST) -> bool:
@@ -475,7 +733,8 @@ def test_every_raise_and_every_check_has_a_case():
             except pytest.skip.Exception:
                 continue
             except Exception as error:
-                seen |= {(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)}
+                causes = [error, error.__cause__, getattr(error.__cause__, "__cause__", None)]
+                seen |= {(frame.f_code.co_filename, line) for e in causes if e for frame, line in traceback.walk_tb(e.__traceback__)}
     assert len(nodes) > 80
     silent = [
         f"{room}.py:{node.lineno}: {ast.unparse(node)}"

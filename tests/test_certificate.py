@@ -85,7 +85,7 @@ def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatc
     lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 1}]}]},
 ])  # fmt: skip
 def test_what_is_no_certificate_is_refused(made, spoil):
-    with pytest.raises(ValueError, match="^verify: --replay needs a certificate that --json wrote"):
+    with pytest.raises(ValueError, match=r"^verify: --replay needs a certificate that --json wrote"):
         replay(spoil(json.loads(made)))
 
 

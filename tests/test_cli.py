@@ -60,7 +60,7 @@ def test_verify_prints_one_table_and_a_summary(capsys):
     ]  # fmt: skip
     assert "error/bound ≤ 0." in rows[1] and "; worst: " in rows[1] and "n=" in rows[1]
     assert reason == "n/a: kv_cache in Q: exp is not defined in ℚ; softmax attention needs a real system"
-    assert summary.startswith("3 of 3 checks hold, 0 fail: 28 instances, 0 redrawn for a zero denominator, seed 0, ")
+    assert summary.startswith("3 of 3 checks hold, 0 fail: 18 instances, 0 redrawn for a zero denominator, seed 0, ")
 
 
 def test_gf_says_what_it_is_worth(capsys):

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from assertions import informative
+from assertions import informative, says
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,6 +107,25 @@ def test_every_named_map_runs_where_its_need_is_met(name):
                 ri.NotDefined, match=f"is not defined in {system.name.replace('(', '.').replace(')', '.')}; .* needs an? {phi.needs} system"
             ):
                 phi(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "phi"), [("polynomial(2)", ri.polynomial(2)), ("polynomial(0)", ri.polynomial(0)), ("dpfp(1)", ri.dpfp(1))]
+)
+def test_families_by_name(name, phi):
+    x, named = QQ.random((3, 2), 0), ri.feature_map(name)
+    assert QQ.equal(named(x), phi(x)) and (named.__name__, named.needs) == (name, phi.needs)
+
+
+@pytest.mark.parametrize("name", ["polynomial", "polynomial()", "polynomial(-1)", "polynomial(2", "hedgehog(2)", "dpfp(1.5)"])
+def test_names_of_no_family(name):
+    with says(ValueError, f"polynomial(2), relu, relu2, taylor2, got {name!r}; did you mean"):
+        ri.feature_map(name)
+
+
+def test_a_family_by_name_minds_its_number():
+    with says(ValueError, "dpfp: `nu` must be an integer ≥ 1, got 0"):
+        ri.feature_map("dpfp(0)")
 
 
 @pytest.mark.parametrize(("make", "argument", "bad"), [(ri.polynomial, "degree", -1), (ri.dpfp, "nu", 0)])

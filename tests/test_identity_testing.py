@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import GF, Degrees
+from refimpl.systems import ArraySystem
 from refimpl.systems.array import elementwise
 from refimpl.systems.degrees import Quotient
 from refimpl.verify.identity_testing import degree, restrict, survival
@@ -258,6 +259,8 @@ class ForgetsToAddDegrees(Degrees):
 
 
 class ForgetsToRaiseToTheCommonDenominator(Degrees):
+    sum, matmul = ArraySystem.sum, ArraySystem.matmul  # which add by `add`
+
     def add(self, x, y):
         return (elementwise(lambda a, b: Quotient(max(a.numerator, b.numerator), a.factors | b.factors), x[0], y[0]),)
 

@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 from assertions import informative
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import MAKERS, Problem, problems
 
@@ -363,6 +363,7 @@ def test_problem_strategy_reaches_the_corners():
     """The strategy itself is seen to draw empty, single and odd shapes, all masks, both layouts and placements."""
     seen: list[Problem] = []
 
+    @settings(max_examples=40)
     @given(problem=problems())
     def collect(problem):
         seen.append(problem)

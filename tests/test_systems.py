@@ -19,7 +19,7 @@ from strategies import FLINT, SEEDS
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dependencies, Dual, Float, NotDefined, Rounded, RunningError, floats, system, system_of
-from refimpl.systems import ArraySystem, ObjectSystem, System, balls, fractions, is_prime, require
+from refimpl.systems import ArraySystem, ObjectSystem, System, balls, finite_field, fractions, is_prime, require
 from refimpl.systems.array import Array, host
 
 # 2^31 is where the products of GF(p) change method, 2^61-1 where they end.
@@ -81,7 +81,11 @@ def test_names_and_system_by_name():
     assert repr(QQ.convert([[1, 2.5]])) == "ℚ([[1, 5/2]])" and repr(Degrees().convert(0)) == "degrees(-inf; 0)"
     assert Rounded("float16") == Rounded("float16") != Rounded("float16", ()) and MP(20) != MP(21) != 0 and GF(7) is GF(7)
     for name, message in [
-        ("GFF(7)", "system: `name` must be one of GF, Q, balls, float16, float32, float64, mpmath, rounded, got 'GFF'; did you mean 'GF'?"),
+        (
+            "GFF(7)",
+            "system: `name` must be one of GF, Q, balls, dependencies, float16, float32, float64, mpmath, rounded, got 'GFF'; "
+            "did you mean 'GF'?",
+        ),
         ("GF(x)", "system: `name` must have an integer in its brackets, got 'GF(x)'"),
         ("rounded(float19)", "did you mean 'float16'?"),
         (
@@ -383,6 +387,23 @@ def test_draws_are_uniform_where_that_has_meaning():
 
 
 # GF(p)
+
+
+@pytest.fixture(autouse=True)
+def never_few(monkeypatch):
+    """Even a few products modulo p go the way of many."""
+    monkeypatch.setattr(finite_field, "FEW", 0)
+
+
+@pytest.mark.parametrize("p", [2**31 + 11, 2**61 - 1])
+@pytest.mark.parametrize("shape", [(), (3, 1), (2, 5, 4)])
+def test_few_products_are_what_many_are(p, shape, monkeypatch):
+    x, y = GF(p).random(shape, 1), GF(p).random(shape, 2)
+    many = x * y, (x @ GF(p).matrix_transpose(y) if shape else x)
+    monkeypatch.setattr(finite_field, "FEW", 1000)
+    few = x * y, (x @ GF(p).matrix_transpose(y) if shape else x)
+    for a, b in zip(many, few, strict=True):
+        assert GF(p).equal(a, b) and a.planes[0].dtype == b.planes[0].dtype == np.int64
 
 
 @pytest.mark.parametrize("p", PRIMES)

@@ -100,9 +100,25 @@ def host(x: Any) -> np.ndarray:
     return np.asarray(x, dtype=object if isinstance(x, list | tuple) else None)  # NumPy would round mixed integers to float64
 
 
+_spaces: dict[type, Any] = {}
+
+
+def array_namespace(x: Any) -> Any:
+    """The array namespace of x. array_api_compat finds out; that takes longer than many a sum, so it is asked once for each type."""
+    if isinstance(x, Array):
+        return x.system
+    if type(x) not in _spaces:
+        import array_api_compat
+
+        _spaces[type(x)] = array_api_compat.array_namespace(x)
+    return _spaces[type(x)]
+
+
 def wide_floats(x: Any) -> np.ndarray | None:
-    """An array of finite floats as float64, without rounding; None for anything else."""
-    if isinstance(x, Array) or not hasattr(x, "dtype"):
+    """An array of finite numbers as float64, without rounding; None if that is not what they are."""
+    if isinstance(x, Array):
+        return x.system.as_floats(x)
+    if not hasattr(x, "dtype"):
         return None
     a = host(x)
     return a.astype(np.float64) if a.dtype.kind == "f" and a.dtype.itemsize <= 8 and np.isfinite(a).all() else None
@@ -128,7 +144,7 @@ class Array:
 
     def __init__(self, system: ArraySystem, planes: Planes) -> None:
         self.system = system
-        self.planes = tuple(np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True))
+        self.planes = tuple([np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True)])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -271,6 +287,10 @@ class ArraySystem(System):
         """The entries as exact rationals."""
         raise NotDefined(f"numbers of {self.name} are not rationals")
 
+    def as_floats(self, x: Array) -> np.ndarray | None:
+        """The entries as float64, where that is exact and sooner done than by fractions."""
+        return None
+
     def refuse_zero(self, y: Planes) -> None:
         """For a `div` that has no answer to a zero."""
         zero = self.singular(self.wrap(y))
@@ -289,7 +309,7 @@ class ArraySystem(System):
         return self.wrap(self.lift(fractions(values, f"{self.name}.convert")))
 
     def coerce(self, verb: str, other: Any) -> Array:
-        if isinstance(other, Array) and other.system == self:
+        if isinstance(other, Array) and (other.system is self or other.system == self):
             return other
         if isinstance(other, int | Fraction) and not isinstance(other, bool):
             return self.convert(other)
@@ -317,10 +337,12 @@ class ArraySystem(System):
 
     def each(self, f: Callable, *arrays: Any) -> Array:
         """f on each plane of the arrays in turn; masks are plain NumPy arrays and have none."""
-        if all(isinstance(a, np.ndarray) for a in arrays):
+        if isinstance(arrays[0], np.ndarray) and all(isinstance(a, np.ndarray) for a in arrays):
             return f(*arrays)
+        if len(arrays) == 1:
+            return self.wrap(tuple([f(p) for p in arrays[0].planes]))
         coerced = [self.coerce("combine", a) for a in arrays]
-        return self.wrap(tuple(f(*planes) for planes in zip(*(a.planes for a in coerced), strict=True)))
+        return self.wrap(tuple([f(*planes) for planes in zip(*[a.planes for a in coerced], strict=True)]))
 
     def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None) -> Array:
         return self.convert(x)

@@ -11,6 +11,7 @@ from ..errors import NotDefined
 from .array import Array, ArraySystem, Planes, elementwise
 
 LARGEST = 2**61 - 1
+FEW = 128  # products up to which Python's integers are faster than machine integers taken apart
 HALF = 31  # a factor below 2³¹ keeps the quotient of mul_small below 2³¹: float64 finds it to within one
 
 
@@ -43,6 +44,8 @@ class FiniteField(ArraySystem):
         a, b = x[0], y[0]
         if self.p < 2**31:
             return (a * b % self.p,)
+        if np.broadcast(a, b).size <= FEW:
+            return (a.astype(object) * b % self.p,)
         high = self._mul_small(self._mul_small(a, b >> HALF), np.int64(1 << HALF))
         return ((high + self._mul_small(a, b & ((1 << HALF) - 1))) % self.p,)
 
@@ -58,14 +61,20 @@ class FiniteField(ArraySystem):
         return self.mul(x, (inverse,))
 
     def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+        if self.p < 2**31:
+            return self.wrap((np.sum(x.planes[0], axis=axis, keepdims=keepdims) % self.p,))
         high, low = (np.asarray(np.sum(h, axis=axis, keepdims=keepdims)) for h in (x.planes[0] >> HALF, x.planes[0] & ((1 << HALF) - 1)))
         return self.wrap(((self._mul_small(high % self.p, np.int64(1 << HALF)) + low % self.p) % self.p,))
 
     def matmul(self, x: Array, y: Any) -> Array:
         """Digit by digit in float64: each digit product stays below 2⁵³, so BLAS is exact, in any order."""
         y = self.factor(x, y)
+        if 0 < x.planes[0].size * y.shape[-1] <= FEW and self.p >= 2**31:
+            return self.wrap((np.matmul(x.planes[0].astype(object), y.planes[0].astype(object)) % self.p,))
         bits = (53 - max(1, x.shape[-1]).bit_length()) // 2
         shifts = range(0, self.p.bit_length(), bits)
+        if len(shifts) == 1:
+            return self.wrap(((x.planes[0].astype(np.float64) @ y.planes[0].astype(np.float64)).astype(np.int64) % self.p,))
         a, b = ([((z.planes[0] >> s) & ((1 << bits) - 1)).astype(np.float64) for s in shifts] for z in (x, y))
         total = np.int64(0)
         for i in reversed(range(2 * len(shifts) - 1)):  # Horner over the digits, highest first

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, System, elementwise, fractions, host, wide_floats
+from .array import Array, System, array_namespace, elementwise, fractions, host, wide_floats
 from .rounded import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -28,7 +28,6 @@ class Float(System):
     """One library, dtype and device: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(array)`."""
 
     def __init__(self, library: str = "numpy", dtype: str = "float64", device: Any = None) -> None:
-        from array_api_compat import array_namespace
 
         library = {"jax": "jax.numpy"}.get(library, library)
         choose("Float", "library", library, LIBRARIES)
@@ -63,12 +62,15 @@ class Float(System):
     @classmethod
     def of(cls, x: Any) -> Float:
         """The system an array already lives in."""
-        from array_api_compat import array_namespace, device
+        from array_api_compat import device
 
+        return cls._found(array_namespace(x), x.dtype, device(x))
+
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def _found(cls, xp: Any, dtype: Any, device: Any) -> Float:
         self = cls.__new__(cls)
-        xp = array_namespace(x)
-        library = xp.__name__.removeprefix("array_api_compat.")
-        self._set(xp, x.dtype, device(x), library)
+        self._set(xp, dtype, device, xp.__name__.removeprefix("array_api_compat."))
         return self
 
     def convert(self, values: Any) -> Any:

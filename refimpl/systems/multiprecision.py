@@ -29,6 +29,10 @@ class Multiprecision(ObjectSystem):
     def fractions(self, x: Array) -> np.ndarray:
         return elementwise(lambda a: Fraction(*map(int, self.libmp.to_rational(a._mpf_))), x.planes[0])
 
+    def as_floats(self, x: Array) -> np.ndarray | None:
+        near = x.planes[0].astype(np.float64)
+        return near if np.isfinite(near).all() and np.all(x.planes[0] == near) else None
+
     def function(self, name: str, x: Array) -> Array:
         return self.wrap((elementwise(getattr(self.ctx, name), x.planes[0]),))
 

@@ -57,10 +57,10 @@ def failure(result: Result, draws: Draws) -> dict[str, Any]:
         return certificate([result], draws, full=False, seconds=result.seconds)
     case = minimal(theorem, numbers, cases[0], draws)
     again = check(theorem, numbers, [case], draws)
-    drawn = Numbers(numbers, draws.seed_of(theorem, again.system, case, again.redraws))
+    drawn: list[Any] = []
     with suppress(Exception):  # it may be just this that failed
-        list(theorem.sides(case, drawn))
-    return certificate([again], draws, full=False, seconds=again.seconds) | {"drawn": [written(x) for x in drawn.draws]}
+        list(theorem.sides(case, Numbers(numbers, draws.seed_of(theorem, again.system, case, again.redraws), keep=drawn)))
+    return certificate([again], draws, full=False, seconds=again.seconds) | {"drawn": [written(x) for x in drawn]}
 
 
 def written(x: Any) -> Any:

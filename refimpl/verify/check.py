@@ -29,7 +29,7 @@ import numpy as np
 
 from ..errors import NotDefined
 from ..systems import MP, Array, Degrees, Dependencies, Float, Rounded, RunningError, System, fractions, require
-from ..systems.array import wide_floats
+from ..systems.array import host
 from ..systems.balls import Balls
 from ..systems.finite_field import FiniteField
 from ..systems.floats import dtype_name
@@ -214,8 +214,8 @@ def instance(how: str, theorem: Theorem, case: Any, system: Any, draws: Draws, t
                 tally.redraws += 1
                 continue
             tally.failure = f"raised {type(error).__name__}: {error}"  # whatever a form raises on good input is its failure
-        if how == "equality" and isinstance(system, FiniteField) and not tally.failure:
-            weigh(draws.degrees(theorem, case) if theorem.certified else None, case, system, tally)
+        if how == "equality" and isinstance(system, FiniteField) and theorem.certified and not tally.failure:
+            weigh(draws.degrees(theorem, case), case, system, tally)
         return
     tally.undrawn = f"{REDRAWS} draws in a row had a zero denominator"
 
@@ -339,9 +339,9 @@ def short(x: Any) -> str:
 
 
 def within_bound(name: str, left: Any, right: Any, bound: np.ndarray, where: str, tally: Tally) -> None:
-    a, b = wide_floats(left), wide_floats(right)
-    if a is not None and b is not None and np.all((error := np.abs(a - b)) * (1 + 2.0**-52) <= bound):  # so it is for certain
-        found = judged(error, np.abs(b), bound)
+    error = np.abs(nearly(left - right) if isinstance(right, Array) else nearly(left) - nearly(right))
+    if np.all(error * (1 + 2.0**-50) <= bound):  # then it is so for certain, though `error` is rounded
+        found = judged(error, np.abs(nearly(right)), bound)
     else:
         left, right = fractions(left, name), fractions(right, name)
         found, error = judge(left, right, bound), abs(left - right).astype(np.float64)
@@ -350,6 +350,11 @@ def within_bound(name: str, left: Any, right: Any, bound: np.ndarray, where: str
         differ(name, left, right, error > bound, tally)
     if found.worst > tally.ratio:
         tally.ratio, tally.error, tally.bound, tally.worst = found.worst, float(error[found.index]), float(bound[found.index]), where
+
+
+def nearly(x: Any) -> np.ndarray:
+    """In float64, right to a unit in the last place."""
+    return np.asarray((x.planes[0] if isinstance(x, Array) else host(x)).astype(np.float64))
 
 
 def enclosed(name: str, left: Any, right: Any, system: Balls, where: str, tally: Tally) -> None:

@@ -20,7 +20,6 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from ..conversion import blend
 from ..errors import NotDefined
@@ -30,7 +29,7 @@ from ..rope import Rope, angle_table, power_table
 from ..shapes import instance
 from ..state import State, shift
 from ..systems import Float, RunningError, System, system_of
-from ..systems.array import host
+from ..systems.array import array_namespace, host
 from ..transformer import Config, Form, Model, embed, layer, transformer, vectors
 from .bounds import Judgement, finite_fractions, judge
 
@@ -274,7 +273,7 @@ def plain(strength: Any) -> bool:
 
 def joined(*pieces: Any) -> Any:
     """Tokens after tokens; a prompt stands before every input of a batch, or every prompt of a batch before the input."""
-    xp, lead = array_namespace(*pieces), np.broadcast_shapes(*(x.shape[:-2] for x in pieces))
+    xp, lead = array_namespace(pieces[0]), np.broadcast_shapes(*(x.shape[:-2] for x in pieces))
     return xp.concat([xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in pieces], axis=-2)
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from ..conversion import convert, unconvert
 from ..feature_maps import feature_map, pair
 from ..state import State, join, shift
+from ..systems.array import array_namespace
 from ..token_wise import norm
 from ..transformer import Config, Model, Rotary, keys_values, transformer
 from .check import digest
@@ -38,16 +38,16 @@ GROUPED = ModelCase(1, 1, width=3, heads=4, groups=2, norm="layer_rational", hid
 PARALLEL = ModelCase(2, 1, layers=2, order="parallel", hidden=2, phi="polynomial(2)", d=1, vocabulary=4, tied=False, batch=(2,))
 NO_PROMPT = ModelCase(0, 2, order="post", norm="rms_rational", start=2)
 GPT = ModelCase(
-    4, 2, layers=3, width=4, heads=2, phi="elu+1", rope=("half", "after", 2), norm="layer", hidden=3, activation="gelu", biased=True
+    3, 1, layers=2, width=4, heads=2, phi="elu+1", rope=("half", "after", 2), norm="layer", hidden=3, activation="gelu", biased=True
 )
 LLAMA = ModelCase(
-    3, 2, layers=2, width=4, heads=2, groups=1, phi="elu+1", rope=("half", "before", 2), restart=False, order="post", norm="rms", hidden=3,
+    2, 1, layers=2, width=4, heads=2, groups=1, phi="elu+1", rope=("half", "before", 2), restart=False, order="post", norm="rms", hidden=3,
     activation="silu", gated=True, vocabulary=6,
 )  # fmt: skip
 MODELS = (TURNED, BEFORE, PREFIX, ABSOLUTE, GROUPED, PARALLEL, NO_PROMPT, GPT, LLAMA)
 DEEP = (
-    ModelCase(3, 2, layers=3, width=3, heads=2, rope=("half", "after", 2), norm="layer_rational", hidden=2, gated=True),
-    ModelCase(2, 2, layers=3, width=2, groups=1, heads=2, phi="polynomial(2)", order="post", norm="rms_rational", hidden=2, mask="full"),
+    ModelCase(2, 1, layers=3, width=3, heads=2, rope=("half", "after", 2), norm="layer_rational", hidden=2, gated=True),
+    ModelCase(2, 1, layers=2, width=2, groups=1, heads=2, phi="polynomial(2)", order="post", norm="rms_rational", hidden=2, mask="full"),
 )
 ONE_LAYER = (
     ModelCase(3, 1, d=4, m=3, rope=("half", "after", 4), start=2),
@@ -57,8 +57,8 @@ ONE_LAYER = (
 )
 # Denominators that are sums of positive numbers, so that errors are those of rounding and not of one badly conditioned quotient.
 ROUNDING = (
-    replace(GPT, M=12, n=6, layers=2, width=8, d=4, m=4, hidden=8),
-    replace(LLAMA, M=12, n=6, width=8, d=4, m=4, hidden=8, vocabulary=0),
+    replace(GPT, M=6, n=5, layers=2, width=6, m=3, hidden=6),
+    replace(LLAMA, M=6, n=5, width=6, m=3, hidden=6, vocabulary=0),
 )
 
 
@@ -285,7 +285,7 @@ def nothing(seed: int) -> tuple[ModelCase, ...]:
 
 
 CHEN = "Chen et al. 2024, Theorem 4.5, as read in notes on it"
-SIMPLE = (ModelCase(3, 1, width=3, d=2, m=2, normalise=False), ModelCase(2, 1, width=2, d=1, m=3, normalise=False, start=0))
+SIMPLE = (ModelCase(2, 1, width=2, d=1, m=3, normalise=False, start=0), ModelCase(3, 1, width=3, d=2, m=2, normalise=False))
 PROBES = (
     Case(5, 4, 3, start=3, rope=("half", "after", 4)),
     Case(4, 2, 1, rope=("interleaved", "after", 2)),
@@ -300,19 +300,20 @@ CONVERSIONS = (
     theorem("iclca", "The converted model, on the input alone, puts out what the model puts out on prompt and input.",
             ASSUMES, CHEN, iclca, causal, ours="conversion on top of biases; grouped queries; positions that go on"),
     theorem("iclca_layers", "The same layer by layer, at any depth: what enters a layer of both sides alike leaves it alike.",
-            ANY_PROMPT, CHEN, iclca_layers, cases=(*DEEP, GPT, LLAMA), ours="the check by new activations after each layer"),
+            ANY_PROMPT, CHEN, iclca_layers, cases=(*DEEP[::-1], GPT, LLAMA), ours="the check by new activations after each layer"),
     theorem("iclca_prefix", "The same where the prompt's tokens all see each other, and the input is causal.",
-            ANY_PROMPT, "our extension of Chen et al. 2024", iclca, prefix, ours="all of it; the paper's assumption is a causal mask"),
+            ANY_PROMPT, "our extension of Chen et al. 2024", iclca, prefix, cases=(ABSOLUTE, PREFIX),
+            ours="all of it; the paper's assumption is a causal mask"),
     theorem("iclca_bias", "b'_KV = R_{-M} b_KV + Σ R_{j-M} φ(k'_j) v'_jᵀ; b'_D = b_D + Σ φ(k'_j), which RoPE after φ never turns.",
             ASSUMES, CHEN, bias_formula, one_layer, cases=ONE_LAYER, ours="positions from 0; RoPE before the kernel; positions that go on"),
     theorem("iclca_linear", "Without φ, denominator and positions, b'_KV = b_KV + W_Kᵀ X'ᵀ X' W_V.",
             "one head; φ = identity; unnormalised; no positions", CHEN.replace("4.5", "4.1"), theorem_4_1, cases=SIMPLE, more=nothing),
     theorem("iclca_composition", "Converting P1 and then P2 is converting P1 ++ P2, wherever the text is split, or streamed in pieces.",
-            ASSUMES, "our derivation", composition, causal, cases=(TURNED, BEFORE, LLAMA)),
+            ASSUMES, "our derivation", composition, causal, cases=(replace(TURNED, M=2, chunk=1), replace(BEFORE, chunk=1), LLAMA)),
     theorem("iclca_removal", "The prompt converted last can be taken out again, at any strength.",
-            ANY_PROMPT + "; last in, first out", "our derivation", removal, cases=(TURNED, BEFORE, PREFIX)),
+            ANY_PROMPT + "; last in, first out", "our derivation", removal, cases=(TURNED, PREFIX)),
     theorem("iclca_strength", "Biases scaled by λ count each prompt token λ times for the input.",
-            ANY_PROMPT, "our derivation", strength, cases=(TURNED, ABSOLUTE, LLAMA)),
+            ANY_PROMPT, "our derivation", strength, cases=(ABSOLUTE, TURNED, LLAMA)),
     theorem("iclca_join", "In one layer, biases converted independently join by a shift: R_{-M2} b_1 + b_2.",
             "one layer; " + ASSUMES, "our derivation", join_converted, lambda case: one_layer(case) and case.restart and case.start is None,
             cases=(ModelCase(3, 1, rope=("half", "after", 2)), ModelCase(2, 1, normalise=False, rope=("half", "before", 2)))),

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..errors import choose
-from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime
-from .check import Draws, check, digest, ways
+from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, system
+from .check import Draws, check, digest, way, ways
 from .iclca import CONVERSIONS
 from .identities import IDENTITIES
+from .large import GPT2_SMALL
 from .theorem import Result, Theorem
 from .witnesses import WITNESSES
 
-THEOREMS: dict[str, Theorem] = {t.name: t for t in (*IDENTITIES, *CONVERSIONS, *WITNESSES)}
+THEOREMS: dict[str, Theorem] = {t.name: t for t in (*IDENTITIES, *CONVERSIONS, GPT2_SMALL, *WITNESSES)}
 
 
 def default_systems(seed: int) -> list[System]:
@@ -33,14 +34,17 @@ def verify(
     """Check theorems (by default all) in number systems (by default those of `default_systems`)."""
     for name in names:
         choose("verify", "NAME", name, THEOREMS)
-    draws = draws or Draws()
+    draws, usual = draws or Draws(), systems is None
     systems = default_systems(draws.seed) if systems is None else systems
-    for system in systems:
-        ways(system)  # one that cannot be judged is refused before the work
+    for each in systems:
+        ways(each)  # one that cannot be judged is refused before the work
     results = []
     for theorem in [THEOREMS[name] for name in names or THEOREMS]:
-        cases = (*theorem.cases, *(theorem.more(draws.seed) if full else ()))
-        for system in systems:
-            progress(f"{theorem.name} in {system.name}")
-            results.append(check(theorem, system, cases, draws))
+        more = theorem.more(draws.seed) if full else ()
+        for each in [system(theorem.only)] if usual and theorem.only else systems:
+            # To rounded numbers twice as many shapes say little more; they are for the systems that decide.
+            rounds = not full and way(theorem, each) in ("bound", "enclosure")
+            if theorem.cases or more or names:
+                progress(f"{theorem.name} in {each.name}")
+                results.append(check(theorem, each, theorem.cases[::2] if rounds else (*theorem.cases, *more), draws))
     return results

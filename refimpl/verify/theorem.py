@@ -203,12 +203,11 @@ class Result:
 
 
 class Numbers:
-    """Uniform draws of one instance. `origin` draws them; `system` reads them, for an analysis of the same instance."""
+    """Uniform draws of one instance. `origin` draws them; `system` reads them, for an analysis of the same instance; `keep` keeps them."""
 
-    def __init__(self, system: Any, seed: int, origin: Any = None) -> None:
-        self.system, self.origin, self.seed, self.drawn = system, origin or system, seed, 0
+    def __init__(self, system: Any, seed: int, origin: Any = None, keep: list[Any] | None = None) -> None:
+        self.system, self.origin, self.seed, self.drawn, self.keep = system, origin or system, seed, 0, keep
         self.digest = hashlib.sha256()
-        self.draws: list[Any] = []
         self.notes = ""
 
     def draw(self, *shape: int) -> Any:
@@ -220,7 +219,8 @@ class Numbers:
         except NotDefined:  # every ring has the integers
             x = self.origin.convert(np.random.default_rng(self.seed + self.drawn).integers(-48, 49, shape))
         self.digest.update(content(x))
-        self.draws.append(x)
+        if self.keep is not None:
+            self.keep.append(x)
         return x if self.system is self.origin else self.system.convert(x)
 
     def integers(self, low: int, high: int, count: int) -> list[int]:
@@ -264,5 +264,7 @@ def content(x: Any) -> bytes:
 
 
 def spelled(x: Any) -> str:
-    """A number; in base 16, where Python sets no limit to its length."""
-    return f"{x.numerator:x}/{x.denominator:x}" if isinstance(x, numbers.Rational) else repr(x)
+    """A number: a fraction in base 16, where Python sets no limit to its length; one of mpmath by its parts."""
+    if isinstance(x, numbers.Rational):
+        return f"{x.numerator:x}/{x.denominator:x}"
+    return str(getattr(x, "_mpf_", None) or x)
