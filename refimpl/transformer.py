@@ -281,7 +281,8 @@ def unembed(model: Model, x: Any) -> Any:
         x = norm(x, w.get("gain", 1), w.get("offset", 0), kind=c.norm, epsilon=c.epsilon)
     if not c.vocabulary:
         return x
-    return x @ (array_namespace(x).matrix_transpose(w["embedding"]) if c.tied else w["unembedding"])
+    head = array_namespace(x).matrix_transpose(w["embedding"]) if c.tied else w["unembedding"]
+    return whole("transformer", "the output", x @ head)
 
 
 def layer(model: Model, i: int, x: Any, state: State | None, *, form: Form, mask: str | int) -> tuple[Any, State]:

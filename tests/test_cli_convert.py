@@ -12,11 +12,10 @@ import pytest
 from assertions import says
 
 import refimpl as ri
-from refimpl import GF, QQ, Config, Float, NotDefined, Rotary, conversion, convert, digest, load, random_model, save
+from refimpl import GF, QQ, Config, Float, NotDefined, Rotary, cli_convert, conversion, convert, digest, load, random_model, save
 from refimpl.cli import main
 from refimpl.systems import Array, floats
 from refimpl.transformer import through_layers
-from refimpl.verify import conversion_check
 from refimpl.verify.conversion_check import ConversionCheck, LayerCheck, check_conversion, held_out
 
 SMALL = {"layers": 2, "width": 4, "heads": 2, "d": 2, "m": 3, "vocabulary": 7}
@@ -125,7 +124,7 @@ def test_exact_fields_are_checked_by_equality(room, capsys):
     save("g", model(RATIONAL, GF(2**61 - 1)))
     status, out, _ = run(capsys, "g", "--prompt", "3 1 4", "--out", "b", "--check", "--strength", "2/3")
     assert status == 0 and out.splitlines()[2:] == [
-        "against the prompted model, on 16 tokens of seed 0:", "layer   0  EXACT", "layer   1  EXACT", "end to end  equal", "b is written",
+        "against the prompted model by linear_attention, on 16 tokens of seed 0:", "layer   0  EXACT", "layer   1  EXACT", "end to end  equal", "b is written",
     ]  # fmt: skip
 
 
@@ -183,7 +182,7 @@ def test_progress_only_on_a_terminal(room, capsys, monkeypatch):
 
 def test_a_long_prompt_is_checked_by_the_quadratic_form(room, capsys, monkeypatch):
     seen = []
-    monkeypatch.setattr(conversion_check, "check_conversion", lambda *args, definition, **options: seen.append(definition) or FINE)
+    monkeypatch.setattr(cli_convert, "check_conversion", lambda *args, definition, **options: seen.append(definition) or FINE)
     for n in (64, 65):
         assert run(capsys, "m", "--prompt", "1 " * n, "--out", "b", "--check")[0] == 0
     assert seen == [ri.linear_attention, ri.linear_attention_quadratic]
@@ -274,7 +273,7 @@ def test_a_command_line_that_means_nothing(argv, room, capsys):
 
 def test_a_folder_that_is_not_writable(room, capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *args: False)
-    monkeypatch.setattr(conversion, "convert", lambda *args, **options: pytest.fail("the work was done before the target was checked"))
+    monkeypatch.setattr(cli_convert, "convert", lambda *args, **options: pytest.fail("the work was done before the target was checked"))
     assert run(capsys, "m", "--prompt", "1", "--out", "b")[0::2] == (2, "refimpl: --out: cannot write b: the folder is not writable\n")
 
 
@@ -296,7 +295,7 @@ def damaged(good, layer, part, times=1e6):
 @pytest.mark.parametrize("name", ["m", "g"])
 def test_a_damaged_conversion_exits_1_and_writes_nothing(part, name, room, capsys, monkeypatch):
     save("g", model(RATIONAL, GF(10007)))
-    monkeypatch.setattr(conversion, "convert", lambda *args, **options: damaged(convert(*args, **options), 1, part))
+    monkeypatch.setattr(cli_convert, "convert", lambda *args, **options: damaged(convert(*args, **options), 1, part))
     status, out, _ = run(capsys, name, "--prompt", "3 1 4", "--out", "b", "--check", "--json", "j")
     assert status == 1 and out.endswith("b is not written\n") and not os.path.exists("b")
     layers = json.loads((room / "j").read_text())["check"]["layers"]

@@ -206,9 +206,7 @@ def strength(case: ModelCase, numbers: Numbers) -> Sides:
         xp, (phi_q, phi_k) = array_namespace(k), pair("verify", phi)
         once = xp.ones_like(k[..., :1])
         times = tokens(λ * once[..., : case.M, :], once[..., case.M :, :])
-        own, _ = FORMS["sum"](
-            *(x[..., : case.M, :] for x in (q, k, v)), phi=phi, mask="full" if case.mask == "full" else "causal", **options
-        )
+        own, _ = FORMS["sum"](*(x[..., : case.M, :] for x in (q, k, v)), phi=phi, mask=case.mask, **options)
         o, after = FORMS["sum"](q, k, v, phi=(phi_q, lambda x: times * phi_k(x)), mask=mask, **options)
         return tokens(own, o[..., case.M :, :]), after
 
