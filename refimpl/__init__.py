@@ -10,6 +10,7 @@ One notation, in code, tests and proofs:
 
 from .attention import softmax_attention, softmax_attention_shifted
 from .checkpoint import digest, load, save
+from .config import Config, Rotary
 from .conversion import convert, unconvert
 from .errors import NotDefined, NotFinite, ZeroDenominator
 from .feature_maps import (
@@ -30,7 +31,7 @@ from .linear_attention import linear_attention, linear_attention_chunked, linear
 from .rope import Rope, angle_table, circle_point, deinterleave, interleave, power_table, rotate
 from .state import KVCache, State, absorb, features, join, no_text, remove, scale, shift
 from .systems import GF, MP, QQ, Degrees, Dependencies, Dual, Float, Rounded, RunningError, balls, floats, system, system_of
-from .transformer import Config, Model, Rotary, draw_model, random_model, transformer
+from .transformer import Model, draw_model, random_model, transformer
 from .verify.bounds import Judgement, exact_with_bound, judge, unit_roundoff
 from .verify.conversion_check import check_conversion
 from .verify.probes import Probe, exact_probe

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .config import Config, Rotary
 from .errors import NotDefined, brief
 from .files import STORED, Contents, read_safetensors, write_safetensors
 from .shapes import instance, integer
@@ -27,7 +28,7 @@ from .state import State
 from .systems import GF, Array, Float, System, system_of
 from .systems.array import host
 from .systems.finite_field import FiniteField
-from .transformer import Config, Model, Rotary
+from .transformer import Model
 
 FORMAT = "refimpl 1"
 CONVENTIONS = "tokens are rows; positions from 0; b_KV = sum of phi(k) v^T and b_D = sum of phi(k), read from `position` on; no epsilon"

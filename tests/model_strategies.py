@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import QQ, Config, Model, Rotary, State
-from refimpl.transformer import ORDERS
+from refimpl.config import ORDERS
 
 DRAWS = 20
 

@@ -19,7 +19,7 @@ from refimpl.systems.floats import dtype_name
 
 FORMS = [ri.linear_attention, ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
 CORE = [
-    "attention", "conversion", "errors", "feature_maps", "forms", "linear_attention", "rope", "shapes", "state", "token_wise",
+    "attention", "config", "conversion", "errors", "feature_maps", "forms", "linear_attention", "rope", "shapes", "state", "token_wise",
     "transformer",
 ]  # fmt: skip
 INTEGERS = {"math.isqrt", "math.prod"}

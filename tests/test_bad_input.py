@@ -76,6 +76,14 @@ def in_Q(**options: Any) -> Any:
     return ri.random_model(QQ, replace(config, phi="identity", norm="none", **options), 1)([1])
 
 
+def loud() -> Any:
+    untied = replace(config, tied=False)
+    weights = {name: w * 0 for name, w in ri.random_model(ri.Float("numpy", "float16"), untied, 1).weights.items()}
+    for name, value in (("offset", 300), ("unembedding", 300), ("embedding", 1), ("layers.0.W_K", 1), ("layers.0.W_Q", 1)):
+        weights[name] = weights[name] + np.float16(value)
+    return ri.Model(untied, weights)([0])
+
+
 def overflowing() -> Any:
     """x + o beyond float16: x and v are large, nothing else is."""
     plain = ri.random_model(ri.Float("numpy", "float16"), Config(layers=1, width=1, norm="none"), 1)
@@ -584,6 +592,8 @@ refused(ZeroDenominator, "layer 0: linear_attention_chunked: the denominator φ(
         layer_zero=zero_keys)
 refused(NotFinite, "layer 0: transformer: its output overflows numpy float16: nan or inf at token 0, column 0",
         layer_overflow=overflowing)
+refused(NotFinite, "transformer: the output overflows numpy float16: nan or inf at token 0, column 0",
+        logits_overflow=loud)
 refused(NotDefined, "exp is not defined in ℚ; layer norm needs a real system",
         norm_in_Q=lambda: ri.random_model(QQ, replace(config, phi="identity"), 1)([1]))
 refused(NotDefined, "exp is not defined in ℚ; gelu needs a real system",
@@ -697,7 +707,7 @@ def test_every_message_names_function_and_argument():
 
 
 ROOMS = ("errors", "shapes", "feature_maps", "rope", "state", "forms", "linear_attention", "attention")
-ROOMS += ("token_wise", "transformer", "conversion", "checkpoint")
+ROOMS += ("token_wise", "config", "transformer", "conversion", "checkpoint")
 CHECKERS = {"choose", "require", "namespace", "check_dtype", "instance", "integer", "scalar", "shape", "lead", "prefix_length"}
 CHECKERS |= {
     "check_padding",

@@ -124,7 +124,8 @@ def test_exact_fields_are_checked_by_equality(room, capsys):
     save("g", model(RATIONAL, GF(2**61 - 1)))
     status, out, _ = run(capsys, "g", "--prompt", "3 1 4", "--out", "b", "--check", "--strength", "2/3")
     assert status == 0 and out.splitlines()[2:] == [
-        "against the prompted model by linear_attention, on 16 tokens of seed 0:", "layer   0  EXACT", "layer   1  EXACT", "end to end  equal", "b is written",
+        "against the prompted model by linear_attention, on 16 tokens of seed 0:",
+        "layer   0  EXACT", "layer   1  EXACT", "end to end  equal", "b is written",
     ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..config import Config
 from ..conversion import blend
 from ..errors import NotDefined
 from ..feature_maps import pair
@@ -30,7 +31,7 @@ from ..shapes import instance
 from ..state import State, shift
 from ..systems import Float, RunningError, System, system_of
 from ..systems.array import array_namespace, host
-from ..transformer import Config, Form, Model, embed, layer, transformer, vectors
+from ..transformer import Form, Model, embed, layer, transformer, vectors
 from .bounds import Judgement, finite_fractions, judge
 
 SEVERITY = ("EXACT", "WITHIN BOUND", "VACUOUS", "EXCESS")

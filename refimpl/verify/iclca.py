@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from ..config import Config, Rotary
 from ..conversion import convert, unconvert
 from ..feature_maps import feature_map, pair
 from ..state import State, join, shift
 from ..systems.array import array_namespace
 from ..token_wise import norm
-from ..transformer import Config, Model, Rotary, keys_values, transformer
+from ..transformer import Model, keys_values, transformer
 from .check import digest
 from .identities import FORMS, states, tokens
 from .probes import Probe, exact_probe

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..config import Config, Rotary
 from ..errors import NotDefined
 from ..feature_maps import feature_map
 from ..rope import Rope, angle_table, circle_point, power_table
@@ -19,7 +20,7 @@ from ..systems import Array, Degrees, Dependencies, Float
 from ..systems.array import host
 from ..systems.balls import Balls
 from ..token_wise import ACTIVATIONS, NORMS
-from ..transformer import Config, Model, Rotary, draw_model
+from ..transformer import Model, draw_model
 
 Sides = Iterator[tuple[str, Any, Any]]
 Needs = tuple[str, str]  # a capability, and what asks for it

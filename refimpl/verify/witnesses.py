@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from ..config import Config, Rotary
 from ..conversion import convert, unconvert
 from ..errors import choose
 from ..linear_attention import linear_attention
 from ..state import State, join, shift
 from ..systems import QQ, Degrees
 from ..systems.array import array_namespace
-from ..transformer import Config, Model, Rotary, keys_values
+from ..transformer import Model, keys_values
 from .theorem import Case, Different, Numbers, Sides, Theorem
 
 
