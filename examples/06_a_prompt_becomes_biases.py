@@ -4,8 +4,7 @@
 # A model of two layers with RoPE, in exact rationals; its rotations are powers of points of the circle, its norm has no root.
 import tempfile
 
-from refimpl import QQ, Config, Float, Rotary, convert, linear_attention, load, random_model, save, transformer, unconvert
-from refimpl.verify.conversion_check import check_conversion
+from refimpl import QQ, Config, Float, Rotary, check_conversion, convert, linear_attention, load, random_model, save, transformer, unconvert
 
 exact = {"phi": "identity", "norm": "rms_rational", "rope": Rotary(width=2, base=None)}
 model = random_model(QQ, Config(layers=2, width=2, d=2, m=2, vocabulary=9, **exact), seed=1)

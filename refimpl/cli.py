@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, ImportError, OSError) as error:
         print(f"refimpl: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"refimpl: out of memory: {error or 'a smaller problem may fit'}", file=sys.stderr)
+        return 2
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,7 +73,9 @@ def parser() -> argparse.ArgumentParser:
     convert.add_argument("--strength", default="1", metavar="λ", help="how often the prompt counts for the input: 2, 0.5, 1/3 (default: 1)")
     convert.add_argument("--keep-positions", action="store_true", help="the input is read where the prompt ended, not where it began")
     convert.add_argument("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
-    convert.add_argument("--check", action="store_true", help="compare with the prompted model on held-out input; write only if it holds")
+    convert.add_argument(
+        "--check", action="store_true", help="compare with the prompted model on held-out input, in O(M²) memory; write only if it holds"
+    )
     convert.add_argument("--seed", type=int, default=0, metavar="N", help="of the held-out input (default: 0)")
     convert.add_argument("--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)")
     convert.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")

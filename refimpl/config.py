@@ -18,11 +18,14 @@ ORDERS = ("pre", "post", "parallel")
 
 @dataclass(frozen=True)
 class Rotary:
-    """How a model uses RoPE: see Rope. base None: by powers of the circle points `rope.c`, `rope.s` among its weights."""
+    """How many features of a model RoPE turns, and how: see Rope.
 
+    base None : by powers of the circle points `rope.c`, `rope.s` among its weights
+    """
+
+    width: int
     layout: str = "half"
     placement: str = "after"
-    width: int = 0
     base: int | None = 10000
 
     def __post_init__(self) -> None:
@@ -72,7 +75,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, least in {"layers": 1, "width": 1, "heads": 1, "d": 1, "m": 1, "hidden": 0, "vocabulary": 0, "table": 0}.items():
-            integer("Config", name, getattr(self, name), least=least)
+            vars(self)[name] = integer("Config", name, getattr(self, name), least=least)
         if self.heads % integer("Config", "groups", self.kv_heads, least=1):
             raise ValueError(f"Config: `groups` must divide heads = {self.heads}, got {self.groups}")
         for name in ("normalise", "gated", "biased", "tied"):

@@ -7,6 +7,8 @@ For a prompt of M tokens before the input, in each layer and head,
 and the model with b'_KV, b'_D, run on the input alone, gives exactly what it gives on the prompt and the input, for every
 input of every length. The biases are the state of the attention after the prompt, seen from where the input will be read.
 
+With RoPE before the kernel, R_{j-M} stands inside φ, and in b_D too; positions can then begin anew only for φ = identity.
+
 Assumes  prompt activations do not depend on the input (causal; that prefix masks do is our extension); relative positions,
          unless positions go on where the prompt ended; a denominator that is a sum over tokens
 Source   Chen, Hu, Jin, Lee, Kawaguchi 2024 (arXiv 2406.02847), Theorem 4.5, as read in notes on it; here positions start at 0
@@ -19,7 +21,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from .errors import NotDefined, choose
+from .errors import NotDefined, NotFinite, choose
 from .linear_attention import linear_attention_chunked
 from .shapes import instance, integer, scalar, token_ids
 from .state import State, absorb, no_text, remove, scale, shift
@@ -55,7 +57,10 @@ def convert(
     scalar("convert", "strength", strength, weights=model.like)
     after, M = model, 0
     for piece in pieces(model, prompt, chunk, mask):
-        _, states = through_layers(after, piece, form=form, mask=mask, between=between)
+        try:
+            _, states = through_layers(after, piece, form=form, mask=mask, between=between)
+        except (ZeroDivisionError, NotFinite) as error:
+            raise type(error)(f"{error}; counted from token {M} of the prompt") if M else error from None
         after, M = after.carrying(states), M + piece.shape[-2]
     biases = after.biases or ()
     if not isinstance(strength, int) or strength != 1:
@@ -71,11 +76,13 @@ def unconvert(
 
         b_KV = R_M (b'_KV − λ Σ_j R_{j-M} φ(k'_j) v'_jᵀ)        b_D = b'_D − λ Σ_j φ(k'_j)
 
-    layer by layer, since the keys of a layer need the old biases of those below it. Arguments as they were for `convert`.
+    layer by layer, since the keys of a layer need the old biases of those below it. Arguments as they were for `convert`,
+    the prompt in one piece.
     A prompt below another cannot be taken out: the one above was read with it in sight. Of the prompt only the length is known here,
     so that it is the right one is the caller's to know.
     """
     instance("unconvert", "model", model, Model)
+    choose("unconvert", "mask", mask, ("causal", "full"))
     scalar("unconvert", "strength", strength, weights=model.like)
     x = vectors(model, prompt, "unconvert", "prompt")
     M = x.shape[-2]

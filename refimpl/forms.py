@@ -37,7 +37,7 @@ def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:
             instance(who, "state", state, State)
         fq, fk, gq, gk = features(q, k, phi=phi, rope=rope, position=0 if state is None else state.position)
         for name, x in (("phi_q(q)", gq), ("phi_k(k)", gk)):
-            finite(who, name, xp, x, keep)
+            whole(who, name, hide(keep, x)[0])
         fk, gk, v = hide(keep, fk, gk, v)
         start = no_text(v, fk.shape[-1], v.shape[-1]) if state is None else state
         axes = check_state(who, "state", start, fk.shape[-1], v.shape[-1], k=fk, v=v)

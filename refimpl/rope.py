@@ -118,7 +118,7 @@ def power_table(c: Any, s: Any, /) -> Table:
     if system_of(c).exact and known(xp.any(off := c * c + s * s != xp.ones_like(c))):
         raise ValueError(f"power_table: `c`, `s` must satisfy c² + s² = 1, pair {first(off)[0]} does not")
 
-    @functools.cache
+    @functools.lru_cache(maxsize=4096)  # enough for what is asked again, and no more however long the text
     def power(p: int) -> tuple[Any, Any]:
         if p == 0:
             return xp.ones_like(c), xp.zeros_like(c)

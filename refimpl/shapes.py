@@ -94,9 +94,11 @@ def token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
 
 
 def scalar(who: str, name: str, x: Any, **like: Any) -> Any:
-    """A factor: an array of the same kind, or a Python number that such an array takes without a cast."""
+    """A factor: an array of the same kind with one number, or a Python number that such an array takes without a cast."""
     if isinstance(x, Array) or is_array_api_obj(x):
         namespace(who, **like, **{name: x})
+        if x.ndim:
+            raise ValueError(f"{who}: `{name}` must be one number, of shape (), got shape {tuple(x.shape)}")
         return x
     exact = isinstance(next(iter(like.values())), Array)
     if isinstance(x, bool) or not isinstance(x, int | float | Fraction if exact else int | float):  # ℚ has words of its own for floats

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from .feature_maps import relu
+from .shapes import whole
 from .systems import Array, require, system_of
 from .systems.array import array_namespace
 
@@ -35,7 +36,7 @@ def norm(x: Any, gain: Any = 1, offset: Any = 0, *, kind: str = "layer", epsilon
         return x
     xp, width = array_namespace(x), x.shape[-1]
     y = x - xp.sum(x, axis=-1, keepdims=True) / width if kind.startswith("layer") else x
-    u = xp.sum(y * y, axis=-1, keepdims=True) / width + constant(x, epsilon)
+    u = whole(f"{kind} norm", "mean(y²) + ε", xp.sum(y * y, axis=-1, keepdims=True) / width + constant(x, epsilon))
     if kind.endswith("rational"):
         return 2 * y / (1 + u) * gain + offset
     require(system_of(x), "real", f"{kind} norm")

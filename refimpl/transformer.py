@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod
@@ -23,7 +24,7 @@ from .linear_attention import linear_attention_chunked
 from .rope import Rope, angle_table, circle_point, power_table
 from .shapes import finite, instance, integer, namespace, shape, token_ids, whole
 from .state import State, check_state
-from .systems import Array, System
+from .systems import Array, System, seed_of, system_of
 from .systems.array import array_namespace
 from .token_wise import mlp, norm
 
@@ -42,6 +43,8 @@ class Model:
 
     def __post_init__(self) -> None:
         instance("Model", "config", self.config, Config)
+        instance("Model", "weights", self.weights, Mapping)
+        vars(self)["weights"] = dict(self.weights)  # whatever becomes of the caller's
         for name in self.weights:
             choose("Model", "weights", name, self.config.shapes)
         for name, wanted in self.config.shapes.items():
@@ -75,6 +78,9 @@ class Model:
             if c.normalise and b.z is None:
                 raise ValueError(f"Model: `biases[{i}]` has b_KV but no b_D; a normalised layer needs both")
             check_state("Model", f"biases[{i}]", b, b.S.shape[-2], c.m, W_V=self.weights[f"layers.{i}.W_V"])
+
+    def __repr__(self) -> str:
+        return f"Model({self.config}, {len(self.weights)} weights in {system_of(self.like).name}, prompts={self.prompts})"
 
     def __call__(self, text: Any, **options: Any) -> Any:
         """Logits (or vectors) for a text; options as in `transformer`."""
@@ -179,7 +185,7 @@ def unembed(model: Model, x: Any) -> Any:
     if c.order != "post":
         x = norm(x, w.get("gain", 1), w.get("offset", 0), kind=c.norm, epsilon=c.epsilon)
     if not c.vocabulary:
-        return x
+        return whole("transformer", "the output", x)
     head = array_namespace(x).matrix_transpose(w["embedding"]) if c.tied else w["unembedding"]
     return whole("transformer", "the output", x @ head)
 
@@ -224,6 +230,8 @@ def attend(model: Model, i: int, x: Any, state: State | None, *, form: Form, mas
     c, w = model.config, model.of_layer(i)
     q = split(x @ w["W_Q"] + w.get("b_Q", 0), c.kv_heads, c.heads // c.kv_heads)
     k, v = (y[..., None, :, :] for y in keys_values(model, i, x))
+    for name, y in (("q", q), ("k", k), ("v", v)):
+        whole("transformer", name, y)
     if state is not None:
         state = replace(state, S=state.S[..., None, :, :], z=None if state.z is None else state.z[..., None, :])
     o, after = form(q, k, v, phi=c.phi, normalise=c.normalise, rope=model.rope, state=state, mask=mask)
@@ -249,8 +257,9 @@ def split(x: Any, *heads: int) -> Any:
 
 def random_model(system: System, config: Config, seed: int) -> Model:
     """A model with weights drawn from a number system, each matrix divided by about the root of its height."""
-    seeds = iter(range(seed, seed + 10**6))
-    return draw_model(lambda *shape: system.random(shape, next(seeds)), config)
+    instance("random_model", "system", system, System)
+    numbers = itertools.count()
+    return draw_model(lambda *shape: system.random(shape, seed_of("model", seed, next(numbers))), config)
 
 
 def draw_model(draw: Callable[..., Any], config: Config) -> Model:

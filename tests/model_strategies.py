@@ -102,7 +102,7 @@ def in_numbers(model: Model, system: Any) -> Model:
 def probing(system: Any, probe: ri.Probe) -> tuple[Model, np.ndarray, np.ndarray]:
     """A model whose attention is the probe, a text for it, and what must come out: x = [q | k | v | 0], and the output replaces the 0."""
     (heads, n, r), m, rope = probe.q.shape, probe.v.shape[-1], probe.options.get("rope")
-    rotary = rope and Rotary(rope.layout, rope.placement, 2 * (r // 2), None)
+    rotary = rope and Rotary(2 * (r // 2), rope.layout, rope.placement, None)
     ends = np.cumsum([0, heads * r, heads * r, heads * m, heads * m])
     config = Config(1, int(ends[-1]), heads=heads, d=r, m=m, phi="identity", norm="none", normalise=probe.options["normalise"], rope=rotary)
     parts = {name: np.eye(ends[-1])[:, a:b] for name, a, b in zip("QKVO", ends[:-1], ends[1:], strict=True)}
@@ -164,7 +164,7 @@ def scenes(draw: Any, system: Any, *, restart: bool = False) -> Scene:
     if draw(st.booleans()):
         placement = draw(st.sampled_from(ri.rope.PLACEMENTS if not restart or phi == "identity" else ["after"]))
         widest = d if placement == "before" else min(WIDTHS[phi](d), 4)
-        rope = Rotary(draw(st.sampled_from(ri.rope.LAYOUTS)), placement, 2 * draw(st.integers(min(1, widest // 2), widest // 2)), None)
+        rope = Rotary(2 * draw(st.integers(min(1, widest // 2), widest // 2)), draw(st.sampled_from(ri.rope.LAYOUTS)), placement, None)
     growth = sum([normalise, phi != "identity", rope is not None, norm != "none", hidden > 0, norm != "none" and hidden > 0])
     layers = draw(st.integers(1, max(1, 4 - growth) if small and growth else 3))
     M, n = draw(st.integers(0, 4 if small else 7)), draw(st.integers(0, 3 if small else 6))

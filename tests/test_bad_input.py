@@ -84,6 +84,19 @@ def loud() -> Any:
     return ri.Model(untied, weights)([0])
 
 
+def small16(*, width: int = 1, norm: str = "none", **values: float) -> Any:
+    """A small model in float16, its weights 1 but for those given."""
+    plain = ri.random_model(ri.Float("numpy", "float16"), Config(layers=1, width=width, phi="identity", norm=norm), 1)
+    weights = {name: np.full_like(x, values.get(name.rpartition(".")[2], 1)) for name, x in plain.weights.items()}
+    return ri.Model(plain.config, weights)
+
+
+def summing() -> Any:
+    """A model whose denominators are x_t Σ x_s."""
+    plain = ri.random_model(QQ, Config(layers=1, width=1, phi="identity", norm="none"), 1)
+    return ri.Model(plain.config, {name: QQ.ones(x.shape) for name, x in plain.weights.items()})
+
+
 def overflowing() -> Any:
     """x + o beyond float16: x and v are large, nothing else is."""
     plain = ri.random_model(ri.Float("numpy", "float16"), Config(layers=1, width=1, norm="none"), 1)
@@ -343,7 +356,7 @@ refused(ValueError, "linear_attention: `state.S` must be finite, got nan or inf 
         nan_S=lambda: la(q, k, v, state=State(put(S, (1, 0), nan), z)))
 refused(ValueError, "linear_attention: `state.z` must be finite, got nan or inf at feature 2, head (1,)",
         nan_z=lambda: la(q, k, v, state=State(S, put(a(2, d), (1, 2), nan))))
-refused(ValueError, "linear_attention: `phi_k(k)` must be finite, got nan or inf at token 0, column 0",
+refused(NotFinite, "linear_attention: phi_k(k) overflows numpy float64: nan or inf at token 0, column 0",
         phi_nan=lambda: la(q, k, v, phi=(ri.identity, lambda x: x * nan)))
 refused(ValueError, "absorb: `k` must be finite, got nan or inf at token 1, column 1",
         absorb_nan=lambda: ri.absorb(State(S, z), put(k, (1, 1), nan), v))
@@ -502,15 +515,15 @@ refused(ValueError, "dpfp: `nu` must be an integer ≥ 1, got 0",
 
 # Configurations
 refused(ValueError, "Rotary: `layout` must be one of half, interleaved, got 'halves'; did you mean 'half'?",
-        rotary_layout=lambda: Rotary("halves"))
+        rotary_layout=lambda: Rotary(2, "halves"))
 refused(ValueError, "Rotary: `placement` must be one of after, before, got 'befor'; did you mean 'before'?",
-        rotary_placement=lambda: Rotary(placement="befor"))
+        rotary_placement=lambda: Rotary(2, placement="befor"))
 refused(ValueError, "Rotary: `width` must be an integer between 0 and 65536, got -2",
         rotary_width=lambda: Rotary(width=-2))
 refused(ValueError, "Rotary: `width` must be even, to pair features, got 3",
         rotary_odd=lambda: Rotary(width=3))
 refused(ValueError, "Rotary: `base` must be an integer ≥ 1, got 10000.0",
-        rotary_base=lambda: Rotary(base=1e4))
+        rotary_base=lambda: Rotary(2, base=1e4))
 refused(ValueError, "Config: `layers` must be an integer ≥ 1, got 0",
         no_layers=lambda: Config(0, 3))
 refused(ValueError, "Config: `width` must be an integer ≥ 1, got 3.0",
@@ -590,6 +603,23 @@ refused(ValueError, "transformer: `text` must fit the table of 4 absolute positi
         table_end=lambda: ri.convert(table_model, [1, 2, 3], restart=False)([0, 0]))
 refused(ZeroDenominator, "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 0, head (0, 0) (no ε is added)",
         layer_zero=zero_keys)
+refused(NotFinite, "layer 0: transformer: q overflows numpy float16: nan or inf at token 0, column 0, head (0, 0)",
+        layer_q=lambda: small16(W_Q=60000)(np.array([[2]], np.float16)))
+refused(NotFinite, "layer 0: rms norm: mean(y²) + ε overflows numpy float16: nan or inf at token 0, column 0",
+        norm_overflow=lambda: small16(norm="rms")(np.array([[300]], np.float16)))
+refused(NotFinite, "transformer: the output overflows numpy float16: nan or inf at token 0, column 1",
+        vectors_overflow=lambda: small16(width=2, norm="rms", gain=60000)(np.array([[2, -6]], np.float16)))
+refused(ZeroDenominator, "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 1, head (0, 0) (no ε is added); "
+        "counted from token 2 of the prompt",
+        convert_piece_zero=lambda: ri.convert(summing(), QQ.convert([[1], [2], [3], [-6], [2]]), chunk=2))
+refused(ValueError, "convert: `strength` must be one number, of shape (), got shape (2,)",
+        strength_array=lambda: ri.convert(model, [[3, 1], [1, 2]], strength=np.ones(2)))
+refused(ValueError, "unconvert: `mask` must be one of causal, full, got 'foo'; did you mean 'full'?",
+        unconvert_mask=lambda: ri.unconvert(converted, [3, 1, 4], mask="foo"))
+refused(TypeError, "random_model: `system` must be a System, got str",
+        random_system=lambda: ri.random_model("float64", config, 1))
+refused(TypeError, "Model: `weights` must be a Mapping, got NoneType",
+        model_weights=lambda: ri.Model(config, None))
 refused(NotFinite, "layer 0: transformer: its output overflows numpy float16: nan or inf at token 0, column 0",
         layer_overflow=overflowing)
 refused(NotFinite, "transformer: the output overflows numpy float16: nan or inf at token 0, column 0",

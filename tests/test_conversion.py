@@ -212,7 +212,7 @@ def test_the_formula_of_the_biases(first, layout, placement):
     from oracle import times, turn
 
     M, width = 5, 3
-    config = Config(1, width, d=4, m=2, phi="identity", norm="none", rope=Rotary(layout, placement, 4, None))
+    config = Config(1, width, d=4, m=2, phi="identity", norm="none", rope=Rotary(4, layout, placement, None))
     model, X = random_model(QQ, config, seed=5), QQ.random((M, width), 80)
     old = State(QQ.random((1, 4, 2), 90), QQ.random((1, 4), 91), first)
     w = {name: x.tolist() for name, x in model.weights.items()}
@@ -302,9 +302,9 @@ FLOATS = {
         2, 6, heads=4, groups=2, d=3, m=2, order="post", norm="rms", hidden=5, activation="silu", biased=True, vocabulary=7
     ),
     "parallel, gated": Config(
-        2, 5, heads=2, groups=1, d=4, m=3, order="parallel", hidden=4, activation="silu", gated=True, rope=Rotary("interleaved", width=2)
+        2, 5, heads=2, groups=1, d=4, m=3, order="parallel", hidden=4, activation="silu", gated=True, rope=Rotary(2, "interleaved")
     ),
-    "RoPE before": Config(2, 6, heads=2, d=4, m=3, norm="rms", rope=Rotary("interleaved", "before", 4)),
+    "RoPE before": Config(2, 6, heads=2, d=4, m=3, norm="rms", rope=Rotary(4, "interleaved", "before")),
     "table": Config(2, 6, heads=2, d=3, m=5, hidden=4, vocabulary=9, tied=False, table=30),
     "unnormalised": Config(3, 4, heads=2, d=3, m=2, phi="exp", normalise=False, norm="rms", rope=Rotary(width=2, base=100)),
 }  # fmt: skip

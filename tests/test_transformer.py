@@ -33,7 +33,7 @@ REAL = {
         2, 4, heads=4, groups=2, d=2, m=1, order="post", norm="rms", hidden=5, activation="silu", biased=True, vocabulary=7
     ),
     "parallel, gated": Config(
-        1, 6, heads=2, groups=1, d=3, m=2, order="parallel", hidden=4, activation="silu", gated=True, rope=Rotary("half", "before", 2)
+        1, 6, heads=2, groups=1, d=3, m=2, order="parallel", hidden=4, activation="silu", gated=True, rope=Rotary(2, "half", "before")
     ),
     "gelu, gated, table": Config(1, 3, d=2, m=2, norm="rms", hidden=3, gated=True, biased=True, table=9, vocabulary=5, tied=False),
     "unnormalised": Config(1, 4, heads=2, d=2, m=2, phi="exp", normalise=False, norm="layer", rope=Rotary(width=2, base=100)),
@@ -167,9 +167,9 @@ def test_bad_rotaries():
     with says(ValueError, "Rotary: `width` must be even, to pair features, got 3"):
         Rotary(width=3)
     with says(ValueError, "Rotary: `base` must be an integer ≥ 1, got 0"):
-        Rotary(base=0)
+        Rotary(2, base=0)
     with says(ValueError, "Rotary: `layout` must be one of half, interleaved, got 'halves'; did you mean 'half'?"):
-        Rotary("halves")
+        Rotary(2, "halves")
     with says(TypeError, "Config: `rope` must be a Rotary, got str"):
         replace(FLAT, rope="half")
 

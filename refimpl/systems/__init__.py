@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, ArraySystem, ObjectSystem, System, fractions, require
+from .array import Array, ArraySystem, ObjectSystem, System, fractions, require, seed_of
 from .balls import ArbBalls, Balls
 from .degrees import Degrees
 from .dependencies import Dependencies
@@ -41,7 +41,7 @@ from .running_error import RunningError
 
 __all__ = [
     "GF", "MP", "QQ", "Array", "ArraySystem", "Degrees", "Dependencies", "Dual", "Float", "ObjectSystem", "Rounded",
-    "RunningError", "System", "balls", "floats", "fractions", "is_prime", "require", "round_to", "system", "system_of",
+    "RunningError", "System", "balls", "floats", "fractions", "is_prime", "require", "round_to", "seed_of", "system", "system_of",
 ]  # fmt: skip
 
 QQ = Rational()

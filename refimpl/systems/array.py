@@ -9,6 +9,7 @@ every plane. A system adds arithmetic: `lift`, `add`, `neg`, `mul`, `div`, `eq` 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import numbers
 import operator
@@ -98,6 +99,11 @@ def host(x: Any) -> np.ndarray:
     if type(x).__module__.startswith("array_api_strict"):
         return np.from_dlpack(x.to_device(x.__array_namespace__().Device("CPU_DEVICE")))
     return np.asarray(x, dtype=object if isinstance(x, list | tuple) else None)  # NumPy would round mixed integers to float64
+
+
+def seed_of(*parts: object) -> int:
+    """A seed that belongs to these words and numbers, and has nothing to do with that of others."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big")
 
 
 _spaces: dict[type, Any] = {}

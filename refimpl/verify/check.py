@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import NotDefined
-from ..systems import Degrees, Dependencies, Float, Rounded, System, require
+from ..systems import Degrees, Dependencies, Float, Rounded, System, require, seed_of
 from ..systems.balls import Balls
 from ..systems.finite_field import FiniteField
 from ..systems.multiprecision import Multiprecision
@@ -98,10 +98,6 @@ def label(system: System) -> str:
     return system.name.removeprefix("numpy ")
 
 
-def digest(*parts: object) -> int:
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big")
-
-
 @functools.cache
 def source() -> str:
     """The digest of the library's source: every seed contains it, so that nobody picks a lucky one."""
@@ -120,7 +116,7 @@ class Draws:
     known: dict[tuple[str, Any], tuple[int, int] | None] = field(default_factory=dict)
 
     def seed_of(self, theorem: Theorem, system: str, case: Any, attempt: int) -> int:
-        return digest(self.source or source(), theorem.name, system, str(case), self.seed, attempt)
+        return seed_of(self.source or source(), theorem.name, system, str(case), self.seed, attempt)
 
     def degrees(self, theorem: Theorem, case: Any) -> tuple[int, int] | None:
         """(δ, Δ) of a theorem at a shape: run in Degrees, and nothing where that cannot run."""

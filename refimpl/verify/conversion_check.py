@@ -30,8 +30,8 @@ from ..rope import Rope, angle_table, power_table
 from ..shapes import instance
 from ..state import State, shift
 from ..systems import Float, RunningError, System, system_of
-from ..systems.array import array_namespace, host
-from ..transformer import Form, Model, embed, layer, transformer, vectors
+from ..systems.array import array_namespace, host, seed_of
+from ..transformer import Form, Model, embed, layer, through_layers, transformer, vectors
 from .bounds import Judgement, finite_fractions, judge
 
 SEVERITY = ("EXACT", "WITHIN BOUND", "VACUOUS", "EXCESS")
@@ -89,7 +89,8 @@ def held_out(model: Model, after: int, tokens: int, seed: int) -> Any:
     n = min(tokens, c.table - model.position - after) if c.table else tokens
     if n < 1:
         raise ValueError(f"held_out: the table of {c.table} absolute positions must have room for `tokens` after the prompt, got none")
-    return np.random.default_rng(seed).integers(0, c.vocabulary, n) if c.vocabulary else system_of(model.like).random((n, c.width), seed)
+    own = seed_of("held out", seed)
+    return np.random.default_rng(own).integers(0, c.vocabulary, n) if c.vocabulary else system_of(model.like).random((n, c.width), own)
 
 
 def check_conversion(
@@ -171,12 +172,15 @@ def recording(form: Form, calls: list[Call]) -> Form:
 
 
 def pushed_through(model: Model, P: Any, chunk: int | None, form: Form, mask: str) -> list[Call]:
-    """What attention is given when the prompt is pushed through the model in pieces: for each piece, for each layer."""
+    """What attention is given when the prompt is pushed through the model in pieces: for each piece, for each layer.
+
+    A pass of its own, not that of `convert`, which is what is being checked.
+    """
     calls: list[Call] = []
     step = chunk or max(P.shape[-2], 1)
     for start in range(0, max(P.shape[-2], 1), step):
-        _, states = transformer(model, P[..., start : start + step, :], form=recording(form, calls), mask=mask)
-        model = replace(model, biases=states)
+        _, states = through_layers(model, P[..., start : start + step, :], form=recording(form, calls), mask=mask)
+        model = model.carrying(states)
     return calls
 
 
@@ -230,7 +234,9 @@ class Attention:
         try:
             numbers = RunningError(system.kind if isinstance(system, Float) else system.name)
         except ValueError as error:
-            raise NotDefined(f"check_conversion: no error bound is known for {system.name}; {error}") from error
+            raise NotDefined(
+                f"check_conversion: no error bound is known for {system.name}, which neither decides nor rounds as floats do"
+            ) from error
         if isinstance(strength, float):
             strength = Fraction(strength)
         elif not isinstance(strength, int):

@@ -19,10 +19,9 @@ from ..config import Config, Rotary
 from ..conversion import convert, unconvert
 from ..feature_maps import feature_map, pair
 from ..state import State, join, shift
-from ..systems.array import array_namespace
+from ..systems.array import array_namespace, seed_of
 from ..token_wise import norm
 from ..transformer import Model, keys_values, transformer
-from .check import digest
 from .identities import FORMS, states, tokens
 from .probes import Probe, exact_probe
 from .theorem import Case, ModelCase, Numbers, Sides, Theorem
@@ -65,20 +64,21 @@ ROUNDING = (
 
 def more_models(seed: int) -> tuple[ModelCase, ...]:
     """All shapes above and twenty drawn from the seed; those with norms and MLPs have one layer, for in ℚ their numbers grow beyond use."""
-    rng = random.Random(digest("models", seed))
+    rng = random.Random(seed_of("models", seed))
 
     def draw() -> ModelCase:
-        d, heads, real = rng.randint(1, 3), rng.choice([1, 2, 4]), rng.random() < 0.4
-        plain = rng.random() < 0.5
-        turned = (rng.choice(["half", "interleaved"]), rng.choice(["after", "before"]), 2 * rng.randint(0, d // 2))
+        d, heads, real, plain = rng.randint(1, 3), rng.choice([1, 2, 4]), rng.random() < 0.4, rng.random() < 0.5
         phi = rng.choice(["elu+1", "exp", "taylor2"] if real else ["identity", "identity", "polynomial(2)"])
-        even = {"taylor2": 0, "polynomial(2)": 0}.get(phi, turned[2])
+        turned = 2 * rng.randint(0, d // 2) if phi in ("elu+1", "exp", "identity") else 0
         return ModelCase(
-            rng.randint(0, 5), rng.randint(0, 4), rng.randint(1, 2) if plain or real else 1, rng.randint(2, 4), heads,
-            rng.choice([None, 1, heads]), d, rng.randint(1, 3), phi, rng.random() < 0.7, rng.choice([None, (*turned[:2], even)]),
-            rng.choice(["pre", "post", "parallel"]), "none" if plain else rng.choice(["layer", "rms"]) + "_rational" * (not real),
-            0 if plain else 2, rng.choice(["gelu", "silu", "relu"]) if real else "quadratic", rng.random() < 0.5, rng.random() < 0.5,
-            rng.choice([0, 5]), rng.random() < 0.5, 0, rng.choice(["causal", "full"]), True, rng.choice([None, rng.randint(-5, 900)]),
+            M=rng.randint(0, 5), n=rng.randint(0, 4), layers=rng.randint(1, 2) if plain or real else 1, width=rng.randint(2, 4),
+            heads=heads, groups=rng.choice([None, 1, heads]), d=d, m=rng.randint(1, 3), phi=phi, normalise=rng.random() < 0.7,
+            rope=rng.choice([None, (rng.choice(["half", "interleaved"]), rng.choice(["after", "before"]), turned)]),
+            order=rng.choice(["pre", "post", "parallel"]), hidden=0 if plain else 2,
+            norm="none" if plain else rng.choice(["layer", "rms"]) + "_rational" * (not real),
+            activation=rng.choice(["gelu", "silu", "relu"]) if real else "quadratic", gated=rng.random() < 0.5,
+            biased=rng.random() < 0.5, vocabulary=rng.choice([0, 5]), tied=rng.random() < 0.5, mask=rng.choice(["causal", "full"]),
+            start=rng.choice([None, rng.randint(-5, 900)]),
         )  # fmt: skip
 
     drawn = (draw() for _ in range(1000))
@@ -260,7 +260,7 @@ def selecting_model(system: Any, probe: Probe, case: Case) -> tuple[Model, Any]:
     weights = {f"layers.0.{name}": w for name, w in (select | {"W_O": system.convert(eye[starts[3] :, :])}).items()}
     rope, rotary = probe.options.get("rope"), None
     if rope is not None:
-        rotary = Rotary(rope.layout, rope.placement, 2 * (case.d // 2), None)
+        rotary = Rotary(2 * (case.d // 2), rope.layout, rope.placement, None)
         weights["rope.c"], weights["rope.s"] = (part[0, :] for part in rope.table([1]))
     config = Config(1, sum(widths), 2, d=case.d, m=case.m, phi="identity", normalise=case.normalise, rope=rotary, norm="none")
     state = probe.options.get("state")

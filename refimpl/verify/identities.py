@@ -21,9 +21,8 @@ from ..linear_attention import (
 )
 from ..rope import Rope, deinterleave, interleave
 from ..state import State, absorb, join, no_text, remove, shift
-from ..systems import Dependencies
+from ..systems import Dependencies, seed_of
 from ..systems.array import array_namespace
-from .check import digest
 from .probes import exact_probe
 from .theorem import Case, Numbers, Sides, Theorem
 
@@ -56,7 +55,7 @@ LONG = (Case(40, 4, 1, start=3, rope=("half", "after", 4), chunk=16), Case(66, 4
 
 def more_cases(seed: int) -> tuple[Case, ...]:
     """Longer texts around a chunk of 64, and forty shapes drawn from the seed."""
-    rng = random.Random(digest("cases", seed))
+    rng = random.Random(seed_of("cases", seed))
 
     def draw() -> Case:
         n, d = rng.randint(0, 12), rng.randint(1, 6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..errors import choose
-from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, system
-from .check import Draws, check, digest, way, ways
+from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
+from .check import Draws, check, way, ways
 from .iclca import CONVERSIONS
 from .identities import IDENTITIES
 from .large import GPT2_SMALL
@@ -18,7 +18,7 @@ THEOREMS: dict[str, Theorem] = {t.name: t for t in (*IDENTITIES, *CONVERSIONS, G
 
 def default_systems(seed: int) -> list[System]:
     """ℚ, two primes (the second from the seed), mpmath, balls, floats, low precision, dependency sets."""
-    p = digest("prime", seed) % 2**60 + 2**60
+    p = seed_of("prime", seed) % 2**60 + 2**60
     while not is_prime(p):
         p -= 1
     return [

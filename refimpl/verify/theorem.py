@@ -130,7 +130,7 @@ class ModelCase(Shape):
     def config(self, base: int | None) -> Config:
         """The configuration of the model, with RoPE by angles, or (base None) by points of the circle among the weights."""
         options = {f.name: getattr(self, f.name) for f in fields(Config) if f.name not in ("rope", "epsilon")}
-        return Config(**options, rope=Rotary(*self.rope, base) if self.rope else None)
+        return Config(**options, rope=Rotary(self.rope[2], *self.rope[:2], base) if self.rope else None)
 
     def needs(self, phi: bool) -> Iterator[Needs]:
         yield "field", "a model"

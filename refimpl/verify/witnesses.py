@@ -21,6 +21,7 @@ from ..state import State, join, shift
 from ..systems import QQ, Degrees
 from ..systems.array import array_namespace
 from ..transformer import Model, keys_values
+from .identities import tokens as then
 from .theorem import Case, Different, Numbers, Sides, Theorem
 
 
@@ -52,10 +53,6 @@ def adder(system: Any, layers: int, *, rope: bool = False, positions: Sequence[i
 
 def text(system: Any, *xs: int) -> Any:
     return system.convert([[1, x, 0, 0] for x in xs])
-
-
-def then(*texts: Any) -> Any:
-    return array_namespace(texts[0]).concat(list(texts), axis=-2)
 
 
 def sums(model: Model, x: Any, **options: Any) -> Any:
