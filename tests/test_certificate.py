@@ -12,7 +12,7 @@ from refimpl.verify.check import Draws, check, minimal
 from refimpl.verify.iclca import CONVERSION, MODELS
 from refimpl.verify.identities import CASES, FORMS
 from refimpl.verify.registry import THEOREMS, verify
-from refimpl.verify.theorem import Case, ModelCase, case_from_json
+from refimpl.verify.theorem import Case, ModelCase, Theorem, case_from_json
 
 NAMES = ["quadratic_eq_sum", "iclca_linear", "needs_separation", "causality"]
 SYSTEMS = ["Q", "GF(10007)", "float64", "rounded(bfloat16)", "dependencies"]
@@ -57,6 +57,12 @@ def test_a_replay_sees_what_was_changed(made, field, value):
     assert difference.startswith(f"quadratic_eq_sum in GF(10007): {field} is ") and difference.endswith(f"in the certificate {value!r}")
 
 
+def test_a_row_without_shapes_cannot_claim_a_verdict(made):
+    data = json.loads(made)
+    entry(data, "causality", "Q")["verdict"] = "EXACT"
+    assert replay(data)[1] == ["causality in Q: no shape is given, yet the verdict is 'EXACT'"]
+
+
 def test_a_replay_sees_another_seed(made):
     data = json.loads(made) | {"seed": 6}
     assert {d.split(":")[0] for d in replay(data)[1]} >= {f"quadratic_eq_sum in {s}" for s in ("Q", "GF(10007)", "float64")}
@@ -68,7 +74,8 @@ def test_on_other_versions_floats_need_only_agree_in_the_verdict(made):
     entry(data, "quadratic_eq_sum", "float64")["error"] = 1.0
     assert replay(data)[1] == []
     entry(data, "quadratic_eq_sum", "Q")["outputs"] = "?"
-    assert len(replay(data)[1]) == 1
+    entry(data, "quadratic_eq_sum", "float64")["verdict"] = "FAIL"
+    assert [d.split(":")[0] for d in replay(data)[1]] == ["quadratic_eq_sum in Q", "quadratic_eq_sum in float64"]
 
 
 def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatch):
@@ -83,6 +90,10 @@ def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatc
     lambda d: d | {"results": [{"theorem": "none", "system": "Q", "cases": []}]}, lambda d: d | {"results": 3},
     lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "os.system"}]}]},
     lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 1}]}]},
+    lambda d: d | {"results": []}, lambda d: d | {"seed": 1e400}, lambda d: d | {"seed": 0.5},
+    lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 10**9, "d": 1, "m": 1}]}]},
+    lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": "1", "d": 1, "m": 1}]}]},
+    lambda d: d | {"results": [{"theorem": "iclca", "system": "Q", "cases": [{"kind": "ModelCase", "M": 1, "n": 1, "norm": "none?"}]}]},
 ])  # fmt: skip
 def test_what_is_no_certificate_is_refused(made, spoil):
     with pytest.raises(ValueError, match=r"^verify: --replay needs a certificate that --json wrote"):
@@ -151,6 +162,8 @@ def test_replay_on_the_command_line(made, tmp_path, capsys):
     assert capsys.readouterr().out.endswith("all as in the certificate\n")
     assert json.loads(copy.read_text())["source"] == json.loads(made)["source"]
     path.write_text(made[: len(made) // 2])
+    assert main(["verify", "shift", "--replay", str(path)]) == 2
+    assert "--replay goes alone" in capsys.readouterr().err
     assert main(["verify", "--replay", str(path)]) == 2
     assert "must be a JSON file" in capsys.readouterr().err
 
@@ -167,7 +180,56 @@ def test_the_source_is_what_lies_on_the_disk(tmp_path, monkeypatch):
 
 def test_degrees_are_computed_once_for_all_primes(monkeypatch):
     draws, counted = Draws(), []
-    monkeypatch.setattr(checking, "_degrees", lambda theorem, case: counted.append(case) or (1, 0))
+    monkeypatch.setattr(checking, "_degrees", lambda theorem, case, seed: counted.append(case) or (1, 0))
     for p in (10007, 2**61 - 1):
         check(THEOREMS["iclca_linear"], ri.GF(p), THEOREMS["iclca_linear"].cases, draws)
     assert counted == list(THEOREMS["iclca_linear"].cases)
+
+
+def test_digests_follow_every_number_drawn_and_compared():
+    def sides(change):
+        def run(case, numbers):
+            x = numbers.draw(2, 2)
+            at = numbers.integers(0, 5, 3)
+            yield "x", x + change * (len(at) - 3), x + change
+
+        return run
+
+    def result(change, seed=0):
+        return check(Theorem("t", "s.", "a", "b", sides(change)), ri.QQ, [Case(1, 1, 1)], Draws(seed, "fixed"))
+
+    same, again, moved, other = result(0), result(0), result(1), result(0, seed=1)
+    assert (same.inputs, same.outputs) == (again.inputs, again.outputs)
+    assert same.inputs == moved.inputs != other.inputs and len({same.outputs, moved.outputs, other.outputs}) == 3
+
+    def left(value):
+        return lambda case, numbers: iter([("x", numbers.system.ones((1,)) * value, numbers.system.ones((1,)))])
+
+    one, two = (check(Theorem("t", "s.", "a", "b", left(v)), ri.QQ, [Case(1, 1, 1)], Draws(0, "fixed")) for v in (1, 2))
+    assert one.outputs != two.outputs
+
+    def ids(seed):
+        return lambda case, numbers: iter([("n", *[numbers.integers(0, 10**9, 1)[0]] * 2)])
+
+    one, two = (check(Theorem("t", "s.", "a", "b", ids(0)), ri.QQ, [Case(1, 1, 1)], Draws(seed, "fixed")) for seed in (0, 1))
+    assert one.inputs != two.inputs
+
+
+def test_a_failure_after_a_redraw_shows_the_numbers_that_failed():
+    """The first draw divides by zero, the second fails: what is saved is the second."""
+
+    def sides(case, numbers):
+        x = numbers.draw(1)
+        if first.setdefault("x", x.tolist()) == x.tolist():
+            raise ZeroDivisionError
+        yield "x", x, x + 1
+
+    first = {}
+    theorem = Theorem("t", "s.", "a", "b", sides)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(THEOREMS, "t", theorem)
+        result = check(theorem, ri.QQ, [Case(1, 1, 1, chunk=1)], Draws())
+        assert result.redraws == 1 and result.verdict == "FAIL"
+        data = failure(result, Draws())
+    (drawn,) = data["drawn"]
+    assert drawn != [[str(first["x"][0])]]

@@ -17,7 +17,7 @@ from refimpl.verify.registry import THEOREMS, default_systems, verify
 from refimpl.verify.theorem import Case, Different, Numbers, Theorem
 
 SYSTEMS = [ri.QQ, ri.GF(10007), ri.MP(30), ri.balls(30), ri.balls(30, "iv"), ri.Float(), ri.Float("numpy", "float32")]
-HOLDS = {"EXACT", "ENCLOSED", "WITHIN BOUND"}
+HOLDS = {"EXACT", "ENCLOSED", "WITHIN BOUND", "MEASURED"}
 
 
 @pytest.mark.parametrize("theorem", THEOREMS.values(), ids=THEOREMS)
@@ -221,7 +221,7 @@ def test_every_theorem_about_states_and_layouts_can_fail(theorem, name, wrong, m
 
 def test_rope_relative_can_fail(monkeypatch):
     """Rotations that are not powers of one rotation."""
-    monkeypatch.setattr(Numbers, "rope", lambda self, *a: lambda x, at: x * (1 + abs(at[0]) % 3))
+    monkeypatch.setattr(Numbers, "rope", lambda self, *a: lambda x, at: x * (2 + abs(at[0])))
     assert all(r.verdict == "FAIL" for r in verify(["rope_relative"]) if r.verdict != "N/A")
 
 
@@ -369,8 +369,40 @@ def test_the_oracle_tells_good_rounding_from_bad():
 
         return sides
 
-    for loss, verdict in ((0, "WITHIN BOUND"), (64, "FAIL")):
+    for loss, verdict in ((0, "MEASURED"), (64, "FAIL")):
         result = check(Theorem("t", "s.", "a", "b", squared(loss), ways=("oracle",)), ri.Float(), [Case(1, 1, 1)])
-        assert result.verdict == verdict and result.bound > 0 and "both to 40 digits" in result.evidence
+        assert result.verdict == verdict and result.bound > 0 and "by 40 digits, in 1 instances" in result.evidence
     exact = check(Theorem("t", "s.", "a", "b", squared(0), ways=("oracle",)), ri.QQ, [Case(1, 1, 1)])
     assert exact.evidence == "t is about rounding, of which there is none or it is enclosed"
+
+
+def test_what_compares_nothing_or_shapes_only_is_a_failure():
+    assert check(Theorem("t", "s.", "a", "b", lambda case, numbers: iter(())), ri.QQ, [Case(1, 1, 1)]).evidence == "nothing was compared"
+    shapes = Theorem("t", "s.", "a", "b", lambda case, numbers: iter([Different("x", *map(ri.QQ.zeros, ((1,), (2,))))]), ways=("witness",))
+    assert check(shapes, ri.QQ, [Case(1, 1, 1)]).evidence == "x has shape (1,) instead of (2,)"
+
+
+def test_a_case_whose_every_bound_is_vacuous_does_not_count():
+    def cancels(case, numbers):
+        x, big = numbers.draw(3, 2), 2**60 * (case.n == 1)
+        big = numbers.system.convert(big) if ri.system_of(x).xp is numbers.system else np.float64(big)
+        yield "x", (x + big) - big, x
+
+    result = check(Theorem("t", "s.", "a", "b", cancels), ri.Float(), [Case(1, 1, 1), Case(2, 1, 1)])
+    assert result.verdict != "VACUOUS" and result.instances == 1
+
+
+def test_degrees_are_those_of_the_positions_that_were_drawn():
+    results = [verify(["rope_relative"], [ri.GF(2**61 - 1)], draws=Draws(seed, "fixed"))[0] for seed in range(4)]
+    assert len({r.degree for r in results}) > 1
+
+
+def test_many_instances_must_not_round_twice_as_badly():
+    def worse(case, numbers):
+        """Three times the error of x², of which one is kept on the other side."""
+        x = numbers.draw(40, 3)
+        yield "x²", (x * x + 4) - 4, (x * x + 1) - 1
+
+    theorem = Theorem("t", "s.", "a", "b", worse, ways=("oracle",))
+    few, many = (check(theorem, ri.Float(), [Case(n, 1, 1) for n in range(1, count)]) for count in (3, 25))
+    assert (few.verdict, many.verdict) == ("MEASURED", "FAIL") and many.instances == 24

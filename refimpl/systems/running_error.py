@@ -131,7 +131,8 @@ class RunningError(ArraySystem):
         if name == "sqrt":  # |√a' − √A| = |a'−A|/(√a'+√A) ≤ √|a'−A|
             wide = value.astype(np.float64)
             slope = np.sqrt(np.maximum(wide - error, 0)) + np.sqrt(np.maximum(wide - 2 * error, 0))
-            return self.wrap(self._result(result, np.fmin(error / slope, np.sqrt(error)), LIBM))
+            spread = np.where(wide < 2 * error, np.inf, np.fmin(error / slope, np.sqrt(error)))  # else some execution has no root
+            return self.wrap(self._result(result, spread, LIBM))
         if name == "log":  # |log a' − log A| ≤ |a'−A|/min(a', A)
             least = value.astype(np.float64) - 2 * error
             return self.wrap(self._result(result, np.where(least > 0, error / least, np.inf), LIBM))

@@ -76,12 +76,16 @@ def replay(data: Any, progress: Callable[[str], None] = lambda line: None) -> tu
             raise ValueError(f"its format is {data['format']!r}")
         draws, same = Draws(int(data["seed"]), str(data["source"])), data["versions"] == versions()
         rows = [(old, THEOREMS[old["theorem"]], system(old["system"]), [*map(case_from_json, old["cases"])]) for old in data["results"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if type(data["seed"]) is not int or not any(cases for *_, cases in rows):
+            raise ValueError("there is nothing to repeat")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"verify: --replay needs a certificate that --json wrote ({FORMAT}): {type(error).__name__}: {error}") from error
     results = []
     differences = [] if draws.source == source() else ["the source has changed since"]
     for old, theorem, numbers, cases in rows:
-        if not cases:  # there it was N/A
+        if not cases:
+            if old.get("verdict") != "N/A":
+                differences.append(f"{theorem.name} in {old['system']}: no shape is given, yet the verdict is {old.get('verdict')!r}")
             continue
         progress(f"{theorem.name} in {numbers.name}")
         new = check(theorem, numbers, cases, draws)

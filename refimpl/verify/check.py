@@ -113,25 +113,28 @@ class Draws:
 
     seed: int = 0
     source: str = ""
-    known: dict[tuple[str, Any], tuple[int, int] | None] = field(default_factory=dict)
+    known: dict[tuple[str, Any, int], tuple[int, int] | None] = field(default_factory=dict)
 
     def seed_of(self, theorem: Theorem, system: str, case: Any, attempt: int) -> int:
         return seed_of(self.source or source(), theorem.name, system, str(case), self.seed, attempt)
 
-    def degrees(self, theorem: Theorem, case: Any) -> tuple[int, int] | None:
-        """(δ, Δ) of a theorem at a shape: run in Degrees, and nothing where that cannot run."""
-        if (theorem.name, case) not in self.known:
-            self.known[theorem.name, case] = _degrees(theorem, case)
-        return self.known[theorem.name, case]
+    def degrees(self, theorem: Theorem, case: Any, seed: int) -> tuple[int, int] | None:
+        """(δ, Δ) of a theorem at a shape: run in Degrees, and nothing where that cannot run. The seed draws ids and positions."""
+        key = (theorem.name, case, seed if theorem.integers and getattr(case, "vocabulary", True) else 0)
+        if key not in self.known:
+            self.known[key] = _degrees(theorem, case, seed)
+        return self.known[key]
 
 
-def _degrees(theorem: Theorem, case: Any) -> tuple[int, int] | None:
+def _degrees(theorem: Theorem, case: Any, seed: int) -> tuple[int, int] | None:
     system = Degrees()
     try:
-        pairs = [(left, right) for _, left, right in theorem.sides(case, Numbers(system, 0)) if not isinstance(left, int)]
+        pairs = [(left, right) for _, left, right in theorem.sides(case, Numbers(system, seed)) if not isinstance(left, int)]
         return max((degree(*pair) for pair in pairs), default=0), system.divided
     except NotDefined:
         return None
+    except ZeroDivisionError as error:  # no draw is to blame
+        raise ArithmeticError(f"a denominator is zero as a polynomial: {error}") from error
 
 
 def check(theorem: Theorem, system: Any, cases: Iterable[Any], draws: Draws | None = None) -> Result:
@@ -156,7 +159,7 @@ def check(theorem: Theorem, system: Any, cases: Iterable[Any], draws: Draws | No
         if tally.failure or tally.undrawn:
             tally.worst = str(case)
             break
-        result.instances += 1
+    result.instances = tally.compared
     result.redraws, result.seconds, result.worst = tally.redraws, time.perf_counter() - began, tally.worst
     result.probability, result.degree = (None if tally.chance is None else float(tally.chance)), tally.degree
     result.inputs, result.outputs = tally.inputs.hexdigest()[:16], tally.outputs.hexdigest()[:16]
@@ -169,21 +172,27 @@ def check(theorem: Theorem, system: Any, cases: Iterable[Any], draws: Draws | No
 def instance(how: str, theorem: Theorem, case: Any, system: Any, draws: Draws, tally: Tally) -> None:
     """One case, drawn again as long as a denominator is zero."""
     for attempt in range(REDRAWS):
+        seed = draws.seed_of(theorem, label(system), case, attempt)
         try:
-            compare(how, theorem.sides, case, system, draws.seed_of(theorem, label(system), case, attempt), tally)
+            compare(how, theorem.sides, case, system, seed, tally)
+            if how == "equality" and isinstance(system, FiniteField) and theorem.certified:
+                weigh(draws.degrees(theorem, case, seed), attempt, case, system, tally)
         except Exception as error:
-            if isinstance(error, ZeroDivisionError) and how != "probe":
+            if isinstance(error, ZeroDivisionError) and how in ("equality", "witness", "oracle"):  # elsewhere chance does not explain it
                 tally.redraws += 1
                 continue
             tally.failure = f"raised {type(error).__name__}: {error}"  # whatever a form raises on good input is its failure
-        if how == "equality" and isinstance(system, FiniteField) and theorem.certified and not tally.failure:
-            weigh(draws.degrees(theorem, case), case, system, tally)
         return
     tally.undrawn = f"{REDRAWS} draws in a row had a zero denominator"
 
 
-def weigh(known: tuple[int, int] | None, case: Any, system: FiniteField, tally: Tally) -> None:
-    """What an agreement modulo p is worth at this shape; the least of all shapes counts."""
+def weigh(known: tuple[int, int] | None, redraws: int, case: Any, system: FiniteField, tally: Tally) -> None:
+    """What an agreement modulo p is worth at this shape; the least of all shapes counts.
+
+    A zero denominator comes by chance with probability Δ/p at most: more of them than chance explains are a failure.
+    """
+    if known and redraws and Fraction(known[1], system.p) ** redraws < Fraction(1, 2**30):
+        tally.failure = tally.failure or f"a zero denominator in {redraws} draws: chance makes one with probability {known[1]}/p at most"
     chance = survival(*known, system.p) if known else Fraction(1)
     if tally.chance is None or chance > tally.chance:
         tally.chance, tally.degree, tally.worst = chance, known and known[0], str(case)

@@ -24,7 +24,7 @@ from ..state import State, absorb, join, no_text, remove, shift
 from ..systems import Dependencies, seed_of
 from ..systems.array import array_namespace
 from .probes import exact_probe
-from .theorem import Case, Numbers, Sides, Theorem
+from .theorem import Case, Numbers, Sides, Theorem, content
 
 # What is verified. A test that plants a bug replaces an entry.
 FORMS: dict[str, Callable[..., Any]] = {
@@ -220,6 +220,7 @@ def causality(case: Case, numbers: Numbers) -> Sides:
 def exact_probes(case: Case, numbers: Numbers) -> Sides:
     shape = {"n": case.n, "r": case.d, "m": case.m, "mask": case.mask, "normalise": case.normalise, "start": case.start is not None}
     probe = exact_probe(numbers.system, **shape, layout=case.rope and case.rope[0], seed=numbers.seed)  # type: ignore[arg-type]
+    numbers.digest.update(content(probe.q) + content(probe.k) + content(probe.v))
     for name in ("sum", "quadratic", "recurrent", "chunked"):
         o, state = FORMS[name](probe.q, probe.k, probe.v, **probe.options, **({"chunk": case.chunk} if name == "chunked" else {}))
         yield f"{name}: o", o, probe.expected
@@ -260,14 +261,15 @@ IDENTITIES = (
              "a real, ordered system; causal, or split after the prefix", "folklore", kv_cache, splits,
              needs=SOFTMAX),
     identity("rope_relative", "R_b R_a = R_{a+b}, R_{-a} undoes R_a, and (R_a x)·(R_b y) depends on b − a only.",
-             "a ring; c² + s² = 1", "Su et al. 2021 (RoFormer)", rope_relative, turns, needs=ROTATION, phi=False),
+             "a ring; c² + s² = 1", "Su et al. 2021 (RoFormer)", rope_relative, turns, needs=ROTATION, phi=False,
+             integers=True),
     identity("rope_layouts", "One permutation carries the half layout into the interleaved one.",
-             "a ring", "our derivation", rope_layouts, turns, needs=ROTATION, phi=False),
+             "a ring", "our derivation", rope_layouts, turns, needs=ROTATION, phi=False, integers=True),
     identity("state_monoid", "Joining is associative, no text is neutral, remove undoes, and the join is the state of the joined text.",
              "a ring; RoPE after φ, or φ = identity", "our derivation", state_monoid, moves, needs=STATE),
     identity("shift", "A shifted state, read from its new position, gives the output of the whole text.",
              ANY_FIELD + "; causal; RoPE after φ, or φ = identity", "Chen et al. 2024, as read in notes on it", shifted_state,
-             lambda case: moves(case) and case.mask == "causal"),
+             lambda case: moves(case) and case.mask == "causal", ours="RoPE before the kernel"),
     identity("exact_probes", "Where no operation rounds, every form equals the definition over ℚ bit for bit.",
              "sums and denominators the format holds exactly; φ = identity", "our derivation", exact_probes, ways=("probe",),
              cases=(*CASES, LONG[0]), more=lambda seed: (LONG[1], *more_cases(seed))),

@@ -140,14 +140,25 @@ class ModelCase(Shape):
             yield ACTIVATIONS[self.activation][1], self.activation
 
 
+LARGEST = 2**16  # of the numbers of a case in a file
 KINDS: dict[str, type[Case | ModelCase]] = {"Case": Case, "ModelCase": ModelCase}
 
 
 def case_from_json(data: Any) -> Case | ModelCase:
+    """A case from a file, which may hold anything."""
+
     def tuples(x: Any) -> Any:
+        if type(x) is int and abs(x) > LARGEST:
+            raise ValueError(f"a case must have numbers up to {LARGEST}, got {x}")
         return tuple(map(tuples, x)) if isinstance(x, list) else x
 
-    return KINDS[data["kind"]](**{k: tuples(v) for k, v in data.items() if k != "kind"})
+    case = KINDS[data["kind"]](**{k: tuples(v) for k, v in data.items() if k != "kind"})
+    for f in fields(case):
+        value = getattr(case, f.name)
+        if (f.type in ("int", "bool", "str") and type(value).__name__ != f.type) or not case.valid():
+            raise ValueError(f"{f.name} of a case must be {f.type} and go with the rest, got {value!r}")
+    list(case.needs(True))
+    return case
 
 
 @dataclass(frozen=True)
@@ -161,6 +172,7 @@ class Theorem:
     cases : what it is checked on; more : what else under --full, drawn from a seed
     ours : what in it is our own reconstruction or extension
     certified : are its degrees computed, to say what an agreement modulo p is worth?
+    integers : does it draw ids or positions? Then its degrees depend on them
     only : the one system in which it is checked, if it is too large for others; beyond : a smaller prime than the next is too small
     """
 
@@ -177,6 +189,7 @@ class Theorem:
     more: Callable[[int], tuple[Any, ...]] = lambda seed: ()
     ours: str = ""
     certified: bool = True
+    integers: bool = False
     only: str = ""
     beyond: int = 0
 
@@ -212,9 +225,9 @@ class Numbers:
         self.notes = ""
 
     def draw(self, *shape: int) -> Any:
+        self.drawn += 1
         if isinstance(self.system, Degrees):
             return self.system.variables(shape)
-        self.drawn += 1
         try:
             x = self.origin.random(shape, self.seed + self.drawn)
         except NotDefined:  # every ring has the integers
@@ -227,7 +240,9 @@ class Numbers:
     def integers(self, low: int, high: int, count: int) -> list[int]:
         self.drawn += 1
         rng = random.Random(self.seed + self.drawn)
-        return [rng.randint(low, high) for _ in range(count)]
+        drawn = [rng.randint(low, high) for _ in range(count)]
+        self.digest.update(repr(drawn).encode())
+        return drawn
 
     @property
     def angles(self) -> bool:
