@@ -213,11 +213,12 @@ def slightly_wrong_b_D(model, prompt, **options):
     return edited(convert(model, prompt, **options), lambda b: replace(b, z=b.z + few * b.z))
 
 
-def rejects(theorem: str, name: str, system: Any) -> bool:
+def rejects(theorem: str, name: str, system: Any, *, full: bool = False) -> bool:
     """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
     with mock.patch.dict(CONVERSION, {BUGS[name].entry: BUGS[name].wrong}):
-        (result,) = verify([theorem], [system])
-    return (result.verdict == "FAIL" and not result.evidence.startswith("raised")) or "the denominator φ(q)·z is zero" in result.evidence
+        (result,) = verify([theorem], [system], full=full)
+    slip = result.evidence.startswith("raised") and "the denominator φ(q)·z is zero" not in result.evidence
+    return result.verdict == "FAIL" and not slip
 
 
 def table() -> str:

@@ -11,19 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import refimpl as ri
 from refimpl.errors import ZeroDenominator
+from refimpl.verify.check import Draws, check
 from refimpl.verify.iclca import CONVERSION
 from refimpl.verify.identities import FORMS
-from refimpl.verify.large import GPT2_SMALL, gpt2_small
+from refimpl.verify.large import GPT2_SMALL, shape
 
 CONVERTED = CONVERSION["convert"]
 BENCHMARK = Path(__file__).parent / "benchmarks" / "conversion.py"
-SMALL = {"layers": 2, "heads": 2, "width": 8, "prompt": 6, "text": 3}
+SMALL = shape(layers=2, heads=2, width=8, prompt=6, text=3)
+
+
+def small(seed=0):
+    return check(GPT2_SMALL, ri.system(GPT2_SMALL.only), [SMALL], Draws(seed))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_small_one_is_equal(seed):
-    result = gpt2_small(seed, **SMALL)
+    result = small(seed)
     assert (result.verdict, result.system, result.instances) == ("EXACT", "GF(1048573)", 1), result
     assert "at these instances" in result.evidence and "2^-" not in result.evidence
     assert "prompted" in result.notes and "converted" in result.notes
@@ -44,7 +50,7 @@ def test_a_zero_denominator_is_drawn_again_and_counted(monkeypatch):
         return model(*arguments, **options)
 
     monkeypatch.setitem(CONVERSION, "model", dividing_by_zero_once)
-    result = gpt2_small(0, **SMALL)
+    result = small()
     assert (result.verdict, result.instances, result.redraws) == ("EXACT", 1, 1), result
 
 
@@ -68,7 +74,7 @@ def unshifted(model, prompt, **options):
 @pytest.mark.parametrize("planted", [forgetful("z"), forgetful("S"), unshifted], ids=["no b_D", "no b_KV", "no shift"])
 def test_a_planted_bug_fails(planted, monkeypatch):
     monkeypatch.setitem(CONVERSION, "convert", planted)
-    result = gpt2_small(0, **SMALL)
+    result = small()
     assert result.verdict == "FAIL" and result.evidence.startswith("output[0, 0] is "), result
 
 
@@ -80,7 +86,7 @@ def test_the_sides_use_different_forms(monkeypatch):
 
     for name, form in list(FORMS.items()):
         monkeypatch.setitem(FORMS, name, watched(name, form))
-    assert gpt2_small(0, **SMALL).verdict == "EXACT"
+    assert small().verdict == "EXACT"
     assert used == [("quadratic", 9)] * 2 + [("chunked", 6)] * 2 + [("recurrent", 3)] * 2
 
 
@@ -91,7 +97,7 @@ def test_the_converted_side_never_sees_the_prompt(monkeypatch):
         return converted
 
     monkeypatch.setitem(CONVERSION, "convert", poisoning)
-    assert gpt2_small(0, **SMALL).verdict == "EXACT"
+    assert small().verdict == "EXACT"
 
 
 def test_the_benchmark_runs(tmp_path):

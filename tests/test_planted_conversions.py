@@ -27,7 +27,7 @@ def test_probes_see_it_in_low_precision(name, system):
 
 
 def test_rounding_too_much_is_seen_against_the_oracle():
-    assert rejects("iclca_error", "rounded_to_float32", ri.Float())
+    assert rejects("iclca_error", "rounded_to_float32", ri.Float(), full=True)  # a quick run has too few instances to judge
 
 
 @pytest.mark.parametrize("system", [ri.QQ, ri.GF(2**61 - 1), ri.Float()], ids=["Q", "GF", "float64"])

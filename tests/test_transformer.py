@@ -132,7 +132,8 @@ def test_random_models():
         assert np.array_equal(x, again.weights[name]) and not np.array_equal(x, other.weights[name])
         centre, most = (1, 1 / 4) if "gain" in name else (0, 1 / int(x.shape[0] ** 0.5)) if ".W_" in name else (0, 1)
         assert np.all(np.abs(x - centre) <= most) and np.max(np.abs(x - centre)) > most / 4
-    assert np.allclose(model.weights["rope.c"] ** 2 + model.weights["rope.s"] ** 2, 1, rtol=0, atol=1e-15)
+    c, s = (random_model(QQ, config, 0).weights[f"rope.{part}"] for part in "cs")
+    assert QQ.equal(c * c + s * s, QQ.ones((2,)))
 
 
 @pytest.mark.parametrize(("order", "norms"), [

@@ -370,8 +370,8 @@ def test_the_oracle_tells_good_rounding_from_bad():
         return sides
 
     for loss, verdict in ((0, "MEASURED"), (64, "FAIL")):
-        result = check(Theorem("t", "s.", "a", "b", squared(loss), ways=("oracle",)), ri.Float(), [Case(1, 1, 1)])
-        assert result.verdict == verdict and result.bound > 0 and "by 40 digits, in 1 instances" in result.evidence
+        result = check(Theorem("t", "s.", "a", "b", squared(loss), ways=("oracle",)), ri.Float(), [Case(n, 1, 1) for n in range(20)])
+        assert result.verdict == verdict and result.bound > 0 and result.evidence.endswith("by 40 digits, in 20 instances")
     exact = check(Theorem("t", "s.", "a", "b", squared(0), ways=("oracle",)), ri.QQ, [Case(1, 1, 1)])
     assert exact.evidence == "t is about rounding, of which there is none or it is enclosed"
 
@@ -406,3 +406,4 @@ def test_many_instances_must_not_round_twice_as_badly():
     theorem = Theorem("t", "s.", "a", "b", worse, ways=("oracle",))
     few, many = (check(theorem, ri.Float(), [Case(n, 1, 1) for n in range(1, count)]) for count in (3, 25))
     assert (few.verdict, many.verdict) == ("MEASURED", "FAIL") and many.instances == 24
+    assert few.evidence.endswith("in 2 instances, too few to judge")

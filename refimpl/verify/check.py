@@ -109,28 +109,33 @@ def source() -> str:
 
 @dataclass
 class Draws:
-    """Where the numbers come from: a seed, and the digest of the source that it is mixed with. Degrees are computed once."""
+    """Where the numbers come from: a seed, and the digest of the source that it is mixed with.
+
+    known : degrees, where they depend on the shape alone
+    """
 
     seed: int = 0
     source: str = ""
-    known: dict[tuple[str, Any, int], tuple[int, int] | None] = field(default_factory=dict)
+    known: dict[tuple[str, Any], tuple[int, int] | None] = field(default_factory=dict)
 
     def seed_of(self, theorem: Theorem, system: str, case: Any, attempt: int) -> int:
         return seed_of(self.source or source(), theorem.name, system, str(case), self.seed, attempt)
 
     def degrees(self, theorem: Theorem, case: Any, seed: int) -> tuple[int, int] | None:
         """(δ, Δ) of a theorem at a shape: run in Degrees, and nothing where that cannot run. The seed draws ids and positions."""
-        key = (theorem.name, case, seed if theorem.integers and getattr(case, "vocabulary", True) else 0)
-        if key not in self.known:
-            self.known[key] = _degrees(theorem, case, seed)
-        return self.known[key]
+        if (theorem.name, case) in self.known:
+            return self.known[theorem.name, case]
+        numbers = Numbers(Degrees(), seed)
+        found = _degrees(theorem, case, numbers)
+        if not numbers.chose:  # else they are those of this draw alone
+            self.known[theorem.name, case] = found
+        return found
 
 
-def _degrees(theorem: Theorem, case: Any, seed: int) -> tuple[int, int] | None:
-    system = Degrees()
+def _degrees(theorem: Theorem, case: Any, numbers: Numbers) -> tuple[int, int] | None:
     try:
-        pairs = [(left, right) for _, left, right in theorem.sides(case, Numbers(system, seed)) if not isinstance(left, int)]
-        return max((degree(*pair) for pair in pairs), default=0), system.divided
+        pairs = [(left, right) for _, left, right in theorem.sides(case, numbers) if not isinstance(left, int)]
+        return max((degree(*pair) for pair in pairs), default=0), numbers.system.divided
     except NotDefined:
         return None
     except ZeroDivisionError as error:  # no draw is to blame

@@ -25,6 +25,7 @@ from ..config import Config
 from ..conversion import blend
 from ..errors import NotDefined
 from ..feature_maps import pair
+from ..forms import append
 from ..linear_attention import linear_attention, linear_attention_chunked
 from ..rope import Rope, angle_table, power_table
 from ..shapes import instance
@@ -280,8 +281,7 @@ def plain(strength: Any) -> bool:
 
 def joined(*pieces: Any) -> Any:
     """Tokens after tokens; a prompt stands before every input of a batch, or every prompt of a batch before the input."""
-    xp, lead = array_namespace(pieces[0]), np.broadcast_shapes(*(x.shape[:-2] for x in pieces))
-    return xp.concat([xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in pieces], axis=-2)
+    return append(np.broadcast_shapes(*(x.shape[:-2] for x in pieces)), *pieces, axis=-2)
 
 
 def parts(state: State) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from ..feature_maps import feature_map, pair
 from ..state import State, join, shift
 from ..systems.array import array_namespace, seed_of
 from ..token_wise import norm
-from ..transformer import Model, keys_values, transformer
-from .identities import FORMS, states, tokens
+from ..transformer import Form, Model, keys_values, transformer
+from .conversion_check import counted
+from .identities import FORMS, states
 from .probes import Probe, exact_probe
 from .theorem import Case, ModelCase, Numbers, Sides, Theorem, content
 
@@ -107,9 +108,11 @@ class Problem:
         x = numbers.draw(*case.batch, case.M + case.n, case.width)
         return cls(model, x[..., : case.M, :], x[..., case.M :, :], x)
 
-    def prompted(self, case: ModelCase, form: str = "sum", **options: Any) -> Any:
-        """The definition over all positions, of which the input's are shown."""
-        o, _ = CONVERSION["model"](self.model, self.both, form=FORMS[form], mask=case.M if case.mask == "full" else "causal", **options)
+    def prompted(self, case: ModelCase, form: Form | None = None, **options: Any) -> Any:
+        """The definition (or another form) over all positions, of which the input's are shown."""
+        o, _ = CONVERSION["model"](
+            self.model, self.both, form=form or FORMS["sum"], mask=case.M if case.mask == "full" else "causal", **options
+        )
         return o[..., case.M :, :]
 
     def converted(self, case: ModelCase, **options: Any) -> Model:
@@ -202,17 +205,7 @@ def removal(case: ModelCase, numbers: Numbers) -> Sides:
 def strength(case: ModelCase, numbers: Numbers) -> Sides:
     """The prompted side counts each prompt token λ times for the input, and once for the prompt."""
     problem, λ = Problem.of(case, numbers), numbers.draw()
-
-    def weighted(q: Any, k: Any, v: Any, /, *, phi: Any, mask: Any, **options: Any) -> tuple[Any, State]:
-        xp, (phi_q, phi_k) = array_namespace(k), pair("verify", phi)
-        once = xp.ones_like(k[..., :1])
-        times = tokens(λ * once[..., : case.M, :], once[..., case.M :, :])
-        own, _ = FORMS["sum"](*(x[..., : case.M, :] for x in (q, k, v)), phi=phi, mask=case.mask, **options)
-        o, after = FORMS["sum"](q, k, v, phi=(phi_q, lambda x: times * phi_k(x)), mask=mask, **options)
-        return tokens(own, o[..., case.M :, :]), after
-
-    mask = case.M if case.mask == "full" else "causal"
-    want = CONVERSION["model"](problem.model, problem.both, form=weighted, mask=mask)[0][..., case.M :, :]
+    want = problem.prompted(case, form=counted(FORMS["sum"], case.M, λ))
     yield "output at strength λ", problem.read(problem.converted(case, strength=λ)), want
 
 
@@ -300,7 +293,7 @@ ASSUMES = "causal; relative positions, or positions that go on; a denominator th
 ANY_PROMPT = ASSUMES.replace("causal", "prompt activations do not depend on the input")
 WITHIN = "sums and denominators the format holds exactly; φ = identity"
 
-theorem = functools.partial(Theorem, cases=MODELS, more=more_models, needs=("field", "a model"), integers=True)
+theorem = functools.partial(Theorem, cases=MODELS, more=more_models, needs=("field", "a model"))
 CONVERSIONS = (
     theorem("iclca", "The converted model, on the input alone, puts out what the model puts out on prompt and input.",
             ASSUMES, CHEN, iclca, causal, ours="conversion on top of biases; grouped queries; positions that go on"),

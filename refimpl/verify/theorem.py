@@ -172,7 +172,6 @@ class Theorem:
     cases : what it is checked on; more : what else under --full, drawn from a seed
     ours : what in it is our own reconstruction or extension
     certified : are its degrees computed, to say what an agreement modulo p is worth?
-    integers : does it draw ids or positions? Then its degrees depend on them
     only : the one system in which it is checked, if it is too large for others; beyond : a smaller prime than the next is too small
     """
 
@@ -189,7 +188,6 @@ class Theorem:
     more: Callable[[int], tuple[Any, ...]] = lambda seed: ()
     ours: str = ""
     certified: bool = True
-    integers: bool = False
     only: str = ""
     beyond: int = 0
 
@@ -222,7 +220,7 @@ class Numbers:
     def __init__(self, system: Any, seed: int, origin: Any = None, keep: list[Any] | None = None) -> None:
         self.system, self.origin, self.seed, self.drawn, self.keep = system, origin or system, seed, 0, keep
         self.digest = hashlib.sha256()
-        self.notes = ""
+        self.notes, self.chose = "", False  # whether ids or positions were drawn, which a shape does not fix
 
     def draw(self, *shape: int) -> Any:
         self.drawn += 1
@@ -242,6 +240,7 @@ class Numbers:
         rng = random.Random(self.seed + self.drawn)
         drawn = [rng.randint(low, high) for _ in range(count)]
         self.digest.update(repr(drawn).encode())
+        self.chose = True
         return drawn
 
     @property
