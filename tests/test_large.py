@@ -30,7 +30,7 @@ def small(seed=0):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_small_one_is_equal(seed):
     result = small(seed)
-    assert (result.verdict, result.system, result.instances) == ("EXACT", "GF(1048573)", 1), result
+    assert (result.verdict, result.system, result.instances) == ("EXACT", "GF(2097143)", 1), result
     assert "at these instances" in result.evidence and "2^-" not in result.evidence
     assert "prompted" in result.notes and "converted" in result.notes
 

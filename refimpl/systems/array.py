@@ -120,6 +120,15 @@ def array_namespace(x: Any) -> Any:
     return _spaces[type(x)]
 
 
+def device(x: Any) -> Any:
+    """Where x lives. array_api_compat finds out, and takes its time; an array of NumPy lives on the host."""
+    if isinstance(x, np.ndarray | Array):
+        return "cpu"
+    import array_api_compat
+
+    return array_api_compat.device(x)
+
+
 def wide_floats(x: Any) -> np.ndarray | None:
     """An array of finite numbers as float64, without rounding; None if that is not what they are."""
     if isinstance(x, Array):
@@ -134,6 +143,11 @@ def as_fraction(x: Any) -> Fraction:
     """One number, exactly; with Python's own integers inside, whatever integers came."""
     n, d = x.as_integer_ratio() if hasattr(x, "as_integer_ratio") else (x.numerator, x.denominator)
     return Fraction(int(n), int(d))
+
+
+def plain(x: Any) -> Any:
+    """A rational of gmpy2 as one of Python, anything else as it is."""
+    return as_fraction(x) if isinstance(x, numbers.Rational) and not isinstance(x, Fraction | int) else x
 
 
 def elementwise(f: Callable, *arrays: Any) -> np.ndarray:
@@ -176,7 +190,7 @@ class Array:
         return self.system.each(lambda p: p[index], self)
 
     def tolist(self) -> Any:
-        planes = [p.tolist() for p in self.planes]
+        planes = [(elementwise(plain, p) if p.dtype == object else p).tolist() for p in self.planes]
         return planes[0] if len(planes) == 1 else planes
 
     def __repr__(self) -> str:
@@ -396,6 +410,10 @@ class ArraySystem(System):
 
     def where(self, condition: np.ndarray, x: Any, y: Any) -> Array:
         return self.each(lambda p, q: np.where(condition, p, q), x, y)
+
+    def masked(self, x: Array, keep: np.ndarray) -> Array:
+        """where(keep, x, 0), for an x that nobody else holds: a system may clear it in place."""
+        return self.where(keep, x, self.zeros_like(x))
 
     # Masks and indices are plain NumPy arrays, in every system of this kind.
 

@@ -14,7 +14,7 @@ from .iclca import ASSUMES, CHEN, CONVERSION, Problem
 from .identities import FORMS
 from .theorem import ModelCase, Numbers, Sides, Theorem
 
-P = 2**20 - 3  # a matrix product needs one product of floats; one draw in six or so should have a zero denominator, to be drawn again
+P = 2**21 - 9  # a matrix product needs one product of floats; one draw in eleven or so should have a zero denominator, to be drawn again
 
 
 def shape(*, layers: int = 12, heads: int = 12, width: int = 768, prompt: int = 1024, text: int = 64) -> ModelCase:
