@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from . import slices
 from .array import Array, ObjectSystem, elementwise
 
 
@@ -39,6 +41,27 @@ class Multiprecision(ObjectSystem):
     def isfinite(self, x: Array) -> np.ndarray:
         return elementwise(self.ctx.isfinite, x.planes[0]).astype(bool)
 
+    def matmul(self, x: Array, y: Any) -> Array:
+        """Σ_k x[..., k] y[k, ...]: the exact sum, rounded once, to nearest. (One of more than 2²⁰ bits is first rounded to these.)
+
+        Each row of x and each column of y are integers times a power of two, so the product is one of integers; unless it is small,
+        exponents lie far apart within a row or column, or there are numbers that have none: inf, nan, complex ones.
+        """
+        y = self.factor(x, y)
+        a, b = x.planes[0], np.swapaxes(y.planes[0], -1, -2)
+        left, right = (aligned(a), aligned(b)) if slices.terms(x, y) > SMALL else (None, None)
+        if not left or not right:
+            with self.guard(2**20):
+                total = super().matmul(x, y)
+            return self.wrap((+total.planes[0],))
+        man = slices.matmul(left[0], np.swapaxes(right[0], -1, -2))
+        exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
+        new, mpf, normalize, MPZ, prec = object.__new__, self.ctx.mpf, self.libmp.normalize, self.libmp.MPZ, self.ctx.prec
+        made = [new(mpf) for _ in range(man.size)]  # as ctx.make_mpf does, without a call for each
+        for v, m, e in zip(made, man.flat, exp.ravel().tolist(), strict=True):
+            v._mpf_ = normalize(1 if m < 0 else 0, MPZ(abs(m)), e, m.bit_length(), prec, "n")
+        return self.wrap((np.fromiter(made, object, len(made)).reshape(man.shape),))
+
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over the multiples of 2⁻⁵² in [-1, 1)."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
@@ -48,3 +71,22 @@ class Multiprecision(ObjectSystem):
 
     def power(self, base: Any, exponent: Any) -> Any:
         return self.ctx.power(base, exponent)
+
+
+SMALL = 100  # terms: up to here mpmath's own loop is sooner done
+WIDE = 2**12  # bits: from here on, too
+
+
+def aligned(x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """(m, e), integers and an exponent for each row, such that x = m 2^e; None if there are none below 2^WIDE."""
+    try:
+        parts = [v._mpf_ for v in x.flat]
+        exp, bits = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape) for i in (2, 3))
+    except (AttributeError, OverflowError):  # a complex number, an exponent beyond 2³¹
+        return None
+    exp = np.where(bits, exp, exp.max(axis=-1, keepdims=True))  # a zero has no exponent of its own
+    low = exp.min(axis=-1, keepdims=True)
+    if bits.min() < 0 or (exp - low + bits).max() > WIDE:
+        return None  # inf and nan have bit counts below 0
+    man = [(-m if sign else m) << k for (sign, m, _, _), k in zip(parts, (exp - low).ravel().tolist(), strict=True)]
+    return np.fromiter(man, object, len(man)).reshape(x.shape), low

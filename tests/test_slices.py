@@ -1,0 +1,270 @@
+"""Matrix products of large integers, mpmath, ℚ and arb: on BLAS or not, the same numbers; in mpmath the exact sums, rounded once."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from assertions import contains
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refimpl.systems import MP, QQ, Dual, balls, floats, fractions, multiprecision, rational, slices
+from refimpl.systems.array import Array, ObjectSystem, elementwise
+from refimpl.systems.rational import Rational
+
+INTEGERS = (
+    st.integers(0, 400)
+    .flatmap(lambda k: st.sampled_from([0, 1, 2**k, 2**k - 1, 2**k + 1, 3**k]))
+    .flatmap(lambda v: st.sampled_from([v, -v]))
+)
+LEADS = [((), ()), ((2,), (2,)), ((2, 1), (3,)), ((), (2,)), ((0,), (1,))]
+
+
+def objects(values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    return np.fromiter(values, object, math.prod(shape)).reshape(shape)
+
+
+@st.composite
+def factors(draw: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays of integers with a matrix product; numbers enough to see entries mixed up, drawn from few."""
+    m, K, n = (draw(st.sampled_from([1, 2, 3, 5, 8])) for _ in range(3))
+    left, right = draw(st.sampled_from(LEADS))
+    pool, rng = draw(st.lists(INTEGERS, min_size=1, max_size=6)), np.random.default_rng(draw(st.integers(0, 99)))
+    shapes = (*left, m, K), (*right, K, n)
+    return tuple(objects([pool[i] for i in rng.integers(0, len(pool), math.prod(s))], s) for s in shapes)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices and common denominators whether or not they pay."""
+    monkeypatch.setattr(slices, "pays", lambda *sizes: True)
+    monkeypatch.setattr(multiprecision, "SMALL", 0)
+    monkeypatch.setattr(rational, "SMALL", dict.fromkeys(rational.SMALL, 0))
+
+
+@pytest.mark.usefixtures("always")
+@given(factors())
+def test_product_of_integers(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = pair
+    got = slices.matmul(x, y)
+    assert got.shape == np.matmul(x, y).shape and got.tolist() == np.matmul(x, y).tolist() and all(type(v) is int for v in got.flat)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 3), (3, 0)), ((2, 0, 3), (3, 2))], ids=str)
+def test_product_of_no_integers(shapes: Any) -> None:
+    x, y = (objects([1] * math.prod(s), s) for s in shapes)
+    assert slices.matmul(x, y).shape == np.matmul(x, y).shape
+
+
+def test_product_of_integers_of_gmpy2() -> None:
+    gmpy2 = pytest.importorskip("gmpy2")
+    x = objects([(-3) ** i for i in range(900)], (30, 30))
+    assert slices.matmul(elementwise(gmpy2.mpz, x), elementwise(gmpy2.mpz, x)).tolist() == (x @ x).tolist()
+
+
+def extreme(K: int, width: int, less: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Integers below 2^width all of whose digits are −2^(b−1), the largest there are, so that nothing cancels; or a little less."""
+    bits, p, _ = slices.plan(K, width, width)
+    worst = -sum((2 ** (bits - 1) - less) << bits * i for i in range(p - 1))
+    return objects([worst] * K * 12, (12, K)), objects([worst] * K * 12, (K, 12))
+
+
+@pytest.mark.parametrize("K", [1, 30, 64, 1000])
+@pytest.mark.parametrize("width", [60, 170, 1000])
+@pytest.mark.usefixtures("always")
+def test_largest_digits(K: int, width: int) -> None:
+    x, y = extreme(K, width)
+    bits, p, q = slices.plan(K, width, width)
+    assert K * min(p, q) * 4 ** (bits - 1) <= 2**53 < K * min(p, q) * 4 ** (bits + 1)
+    assert all((abs(d) <= 2 ** (bits - 1)).all() for d in slices.digits(x, bits, p))
+    assert (slices.matmul(x, y) == K * x[0, 0] * y[0, 0]).all()
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("K", [30, 64, 1000])
+def test_wider_digits_would_be_wrong(K: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "LARGEST", 2**57)
+    x, y = extreme(K, 170, less=1)
+    assert (slices.matmul(x, y) != K * x[0, 0] * y[0, 0]).any()
+
+
+# mpmath: the exact sum, rounded once
+
+
+def rounded(x: Fraction, prec: int) -> Fraction:
+    """The nearest number of `prec` bits; of two, the even one. By its definition."""
+    if not x:
+        return x
+    e = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    unit = Fraction(2) ** ((e if abs(x) >= Fraction(2) ** e else e - 1) + 1 - prec)
+    return round(x / unit) * unit
+
+
+def exact(x: Array, y: Array) -> np.ndarray:
+    return np.matmul(fractions(x, "test"), fractions(y, "test"))
+
+
+def once(x: Array, y: Array) -> bool:
+    """Is every entry the exact sum, rounded once?"""
+    want = elementwise(lambda v: rounded(v, x.system.ctx.prec), exact(x, y))
+    return fractions(x @ y, "test").tolist() == want.tolist()
+
+
+def spread(digits: int, shape: tuple[int, int], axis: Any, seed: int) -> Array:
+    """Numbers times 10^±200: each its own power, or each row, or each column."""
+    rng, numbers = np.random.default_rng(seed), MP(digits)
+    size = tuple(1 if i == axis else n for i, n in enumerate(shape))
+    scale = elementwise(lambda e: Fraction(10) ** int(e), rng.integers(-200, 201, size).astype(object))
+    return numbers.random(shape, seed) / 3 * numbers.convert(scale)
+
+
+@pytest.mark.parametrize("digits", [15, 30, 50, 100, 300])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_rounded_once_however_scaled(digits: int, axis: int | None) -> None:
+    assert once(spread(digits, (9, 7), axis, 1), spread(digits, (7, 8), None if axis is None else 1 - axis, 2))
+
+
+@pytest.mark.parametrize("digits", [15, 50])
+def test_rounded_once_on_blas(digits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(slices, "joined", lambda *a, f=slices.joined: taken.append(1) or f(*a))
+    numbers = MP(digits)
+    assert once(numbers.random((30, 33), 1) / 3, numbers.random((2, 33, 31), 2) / 7) and taken
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 2), (2, 2)), ((40, 1), (1, 40)), ((2, 1, 5, 4), (3, 4, 6)), ((2, 0), (0, 3)), ((0, 3), (3, 4))], ids=str
+)
+@pytest.mark.parametrize("small", [0, 100])
+def test_rounded_once_in_every_shape(shapes: Any, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprecision, "SMALL", small)
+    numbers = MP(20)
+    x, y = (numbers.random(s, i) / 3 for i, s in enumerate(shapes))
+    assert (x @ y).shape == np.matmul(np.zeros(shapes[0]), np.zeros(shapes[1])).shape
+    assert not all(x.shape) or once(x, y)
+
+
+ROUNDINGS = [
+    pytest.param([1, 2**60, -(2**60)], [Fraction(1, 2**90), 1, 1], id="what is left when the large cancel"),
+    pytest.param([2**200, 3, -(2**200)], [1, 0, 1], id="nothing is left"),
+    pytest.param([2**55, 1, 0], [1, 1, 1], id="a tie, to even"),
+    pytest.param([2**55, 3, 0], [1, 1, 1], id="a tie, up to even"),
+    pytest.param([2**55, 1, Fraction(1, 2**5000)], [1, 1, 1], id="hardly above a tie"),
+    pytest.param([2**55, 1, Fraction(-1, 2**5000)], [1, 1, 1], id="hardly below a tie"),
+    pytest.param([2**55, 1, 0], [2**20000, 2**20000, 1], id="far from 1"),
+    pytest.param([0, 0, 0], [1, 2, 3], id="zeros"),
+]
+
+
+@pytest.mark.parametrize(("x", "y"), ROUNDINGS)
+@pytest.mark.parametrize("small", [0, 100])
+@pytest.mark.parametrize("wide", [2**12, 2**16])
+def test_rounded_once_where_it_is_hard(x: list[Any], y: list[Any], small: int, wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprecision, "SMALL", small)
+    monkeypatch.setattr(multiprecision, "WIDE", wide)
+    numbers = MP(15)
+    assert numbers.ctx.prec == 53
+    column = numbers.matrix_transpose(numbers.convert([y]))
+    assert once(numbers.convert([x]), column) and once(-numbers.convert([x]), column)
+
+
+def test_a_sum_rounded_at_every_step_is_not_rounded_once() -> None:
+    numbers = MP(15)
+    x, y = numbers.convert([[1, 2**60, -(2**60)]]), numbers.convert([[1], [1], [1]])
+    assert (x @ y).tolist() == [[1]] and ObjectSystem.matmul(numbers, x, y).tolist() == [[0]]
+
+
+@pytest.mark.parametrize("small", [0, 100])
+def test_what_is_no_number_goes_through(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprecision, "SMALL", small)
+    numbers = MP(30)
+    ctx, one = numbers.ctx, numbers.ones((2, 2))
+    for odd in (ctx.inf, -ctx.inf, ctx.nan, ctx.mpc(1, 2), ctx.mpf(2) ** (2**70), ctx.exp(-(10**12))):
+        x = numbers.wrap((objects([odd, ctx.one, ctx.one, ctx.zero], (2, 2)),))
+        for a, b in ((x, one), (one, x)):
+            got, want = a @ b, ObjectSystem.matmul(numbers, a, b)
+            assert [str(v) for v in got.planes[0].flat] == [str(v) for v in want.planes[0].flat]
+
+
+# ℚ
+
+MAKERS = ["fractions", *(["gmpy2"] if importlib.util.find_spec("gmpy2") else [])]
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("maker", MAKERS)
+@given(factors(), st.lists(INTEGERS.filter(bool), min_size=1, max_size=3))
+def test_products_in_q(maker: str, above: Any, below: list[int]) -> None:
+    numbers = Rational(maker)
+    x, y = (objects([Fraction(v, below[i % len(below)]) for i, v in enumerate(a.flat)], a.shape) for a in above)
+    got = numbers.convert(x) @ numbers.convert(y)
+    assert got.tolist() == np.matmul(x, y).tolist() and all(type(v) is Fraction for v in fractions(got, "test").flat)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("most", [-1, 2**20])
+def test_denominators_in_q(maker: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rational, "WIDE", dict.fromkeys(rational.WIDE, most))
+    numbers = Rational(maker)
+    x = elementwise(lambda i: Fraction(int(i) - 100, int(i) % 37 + 1), np.arange(14 * 15).reshape(14, 15))
+    assert (numbers.convert(x) @ numbers.convert(x.T)).tolist() == (x @ x.T).tolist()
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_q_is_the_same_by_every_maker(maker: str) -> None:
+    numbers, plain = Rational(maker), Rational("fractions")
+    assert numbers == plain == QQ and hash(numbers) == hash(plain) and repr(numbers) == "ℚ"
+    a, b = ([s.random((3, 4), i) / 7 for i in (1, 2)] for s in (numbers, plain))
+    for f in (
+        lambda s, x, y: x + y, lambda s, x, y: x - y, lambda s, x, y: x * y, lambda s, x, y: x / (y * y + 1), lambda s, x, y: -x,
+        lambda s, x, y: 1 / (x * x + Fraction(1, 3)), lambda s, x, y: x**3, lambda s, x, y: x @ s.matrix_transpose(y),
+        lambda s, x, y: s.sum(x, axis=0), lambda s, x, y: s.max(x, axis=1), lambda s, x, y: s.abs(x), lambda s, x, y: s.minimum(x, y),
+        lambda s, x, y: s.where(x < y, x, 0), lambda s, x, y: s.zeros((2,)), lambda s, x, y: x[0, 0],
+    ):  # fmt: skip
+        got, want = f(numbers, *a), f(plain, *b)
+        assert repr(got) == repr(want) and repr(got.tolist()) == repr(want.tolist()) and got.shape == want.shape
+        assert fractions(got, "test").tolist() == want.planes[0].tolist() and floats(got).tolist() == floats(want).tolist()
+        assert numbers.equal(got, want) and plain.equal(want, got)
+    assert np.array_equal(a[0] < a[1], b[0] < b[1]) and np.array_equal(a[0] == a[1], b[0] == b[1])
+    assert repr(Dual(numbers).join(*a).tolist()) == repr(Dual(plain).join(*b).tolist())
+    with pytest.raises(ZeroDivisionError, match=r"division by zero in ℚ at index \(0,\)"):
+        numbers.ones((1,)) / numbers.zeros((1,))
+    with pytest.raises(TypeError, match=r"0.5 is a float; ℚ takes Fraction\(1, 2\)"):
+        numbers.ones((1,)) * 0.5
+
+
+def test_q_without_gmpy2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert {type(v) for v in Rational().random((3,), 0).planes[0]} == {Fraction}
+    with pytest.raises(ValueError, match=r"Rational: `maker` must be one of fractions, gmpy2, got 'gmpy'; did you mean 'gmpy2'\?"):
+        Rational("gmpy")
+
+
+def test_q_with_gmpy2() -> None:
+    gmpy2 = pytest.importorskip("gmpy2")
+    assert all(isinstance(v, type(gmpy2.mpq())) for v in Rational().random((3,), 0).planes[0])
+
+
+# Balls
+
+
+@pytest.mark.parametrize("lead", LEADS, ids=str)
+@pytest.mark.parametrize("digits", [15, 60])
+def test_products_of_arb(lead: Any, digits: int) -> None:
+    pytest.importorskip("flint")
+    numbers = balls(digits, "arb")
+    x, y = numbers.random((*lead[0], 5, 7), 1) / 3, numbers.random((*lead[1], 7, 4), 2) / 7
+    got = x @ y
+    third, seventh = (QQ.convert(floats(numbers.random(s, i))) / d for s, i, d in (((*lead[0], 5, 7), 1, 3), ((*lead[1], 7, 4), 2, 7)))
+    want = third @ seventh
+    assert (
+        got.shape == want.shape and contains(numbers, got, want) and (not got.planes[0].size or numbers.radius(got) < 10.0 ** (2 - digits))
+    )
+    loop = ObjectSystem.matmul(numbers, x, y)
+    assert not got.planes[0].size or numbers.radius(got) <= numbers.radius(loop)
