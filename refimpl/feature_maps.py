@@ -5,6 +5,7 @@ Each says what it `needs` of the number system. Those that need no exp run exact
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,18 +19,17 @@ FEATURE_MAPS: dict[str, FeatureMap] = {}
 
 
 def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
-    """Register a map under its name, with what it needs of a number system."""
+    """Register a map under its name, with what it needs of a number system: beyond a ring, which they all are, this is checked."""
 
     def mark(phi: FeatureMap) -> FeatureMap:
         def checked(x: Any, /) -> Any:
             require(system_of(x), capability, name)
             return phi(x)
 
-        checked.__name__ = checked.__qualname__ = phi.__name__
-        checked.__doc__ = phi.__doc__
-        checked.needs = capability  # type: ignore[attr-defined]
-        FEATURE_MAPS[name] = checked
-        return checked
+        named = phi if capability == "ring" else functools.wraps(phi)(checked)
+        named.needs = capability  # type: ignore[attr-defined]
+        FEATURE_MAPS[name] = named
+        return named
 
     return mark
 

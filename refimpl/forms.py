@@ -5,25 +5,39 @@ A form is written as its formula alone and gets its public face here; `linear_at
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import device
-
-from .errors import NotDefined
+from .errors import NotDefined, NotFinite
 from .feature_maps import identity
 from .rope import Rope
 from .shapes import boolean, check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
 from .state import KVCache, State, check_state, features, no_text
 from .systems import require, system_of
-from .systems.array import array_namespace
+from .systems.array import array_namespace, device
+from .systems.fast import concat_tokens, quiet
 
 
 def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:
-    """The face of linearized attention.
+    """The face of linearized attention whose formula takes the text as a whole.
 
     body(xp, fq, fk, gq, gk, v, S, z, P) -> num, den, S, z
+    """
+
+    def at_once(xp: Any, text: Text, S: Any, z: Any, P: int) -> Iterator[Any]:
+        yield body(xp, *text[:], S, z, P)
+
+    return streaming_form(functools.wraps(body)(at_once), known=None)
+
+
+def streaming_form(body: Callable, known: int | None = 0) -> Callable[..., tuple[Any, State]]:
+    """The face of linearized attention whose formula takes the text piece by piece.
+
+    body(xp, text, S, z, P) yields num, den, S, z for one piece after the other; text[a:b] is (fq, fk, gq, gk, v) of these tokens
+    known : of how many tokens (None: all) the features are made beforehand, to learn r
     """
     who = body.__name__
 
@@ -35,26 +49,72 @@ def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:
         require(system_of(q), "field" if normalise else "ring", f"{'normalised ' * normalise}linear attention")
         if state is not None:
             instance(who, "state", state, State)
-        fq, fk, gq, gk = features(q, k, phi=phi, rope=rope, position=0 if state is None else state.position)
-        for name, x in (("phi_q(q)", gq), ("phi_k(k)", gk)):
-            whole(who, name, hide(keep, x)[0])
-        fk, gk, v = hide(keep, fk, gk, v)
+        text = Text(who, q, k, v, keep, phi, rope, 0 if state is None else state.position)
+        fq, fk, _, _, _ = text[:known]
         start = no_text(v, fk.shape[-1], v.shape[-1]) if state is None else state
         axes = check_state(who, "state", start, fk.shape[-1], v.shape[-1], k=fk, v=v)
         if start.z is None and normalise:
             raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)")
-        lead(who, q=fq, k=fk, v=v, **{"state.S": start.S})
+        heads = lead(who, q=fq, k=fk, v=v, **{"state.S": start.S})
         blank = no_text(v, *start.S.shape[-2:], lead=axes)
         S = xp.broadcast_to(start.S, blank.S.shape)
         z = blank.z if start.z is None else xp.broadcast_to(start.z, blank.z.shape)
 
-        num, den, S, z = body(xp, fq, fk, gq, gk, v, S, z, P, **own)
-        num, den = reveal(keep, num, den)
-        o = divide(who, num, den) if normalise else whole(who, "the output", num)
-        S, z = whole(who, "S", S, ("feature", "column")), None if start.z is None else whole(who, "z", z, ("feature",))
+        def outputs() -> Iterator[Any]:
+            nonlocal S, z
+            done = 0
+            for num, den, S, z in body(xp, text, S, z, P, **own):  # noqa: B007, B020
+                num, den = reveal(keep if keep is None else keep[..., done : done + num.shape[-2], :], num, den)
+                yield divide(who, num, den, start=done) if normalise else whole(who, "the output", num, start=done)
+                done += num.shape[-2]
+
+        lost = None
+        try:
+            with quiet():
+                o = concat_tokens(outputs(), v, (*heads, *v.shape[-2:]))
+                S, z = whole(who, "S", S, ("feature", "column")), None if start.z is None else whole(who, "z", z, ("feature",))
+        except NotFinite as error:
+            lost = error
+        if lost is not None:
+            for name, x in (("q", q), ("k", k), ("v", v)):
+                finite(who, name, xp, x, keep)
+            raise lost
         return o, State(S, z, start.position + q.shape[-2])
 
     return named(attention, body)
+
+
+@dataclass
+class Text:
+    """What a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b, their features made when asked for."""
+
+    who: str
+    q: Any
+    k: Any
+    v: Any
+    keep: Any
+    phi: Any
+    rope: Rope | None
+    position: int
+    last: tuple[Any, Any] = (None, None)
+
+    def __len__(self) -> int:
+        return self.q.shape[-2]
+
+    def __getitem__(self, tokens: slice) -> tuple[Any, Any, Any, Any, Any]:
+        a, b, _ = tokens.indices(len(self))
+        if self.last[0] == (a, b):
+            return self.last[1]
+        q, k, v = (x[..., a:b, :] for x in (self.q, self.k, self.v))
+        keep = self.keep if self.keep is None else self.keep[..., a:b, :]
+        fq, fk, gq, gk = features(q, k, phi=self.phi, rope=self.rope, position=self.position + a)
+        for name, x, fx in (("q", q, gq), ("k", k, gk)):
+            if fx is not x:  # nan and inf in v, and in q and k where φ leaves them alone, come out again in the output or the state
+                finite(self.who, name, array_namespace(x), x, keep, start=a)
+                whole(self.who, f"phi_{name}({name})", hide(keep, fx)[0], start=a)
+        fk, gk, v = hide(keep, fk, gk, v)
+        self.last = (a, b), (fq, fk, gq, gk, v)
+        return self.last[1]
 
 
 def softmax_form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
@@ -70,6 +130,8 @@ def softmax_form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
     ) -> tuple[Any, KVCache]:  # fmt: skip
         xp, P, keep = arguments(who, q, k, v, mask, padding)
         require(system_of(q), "real", "softmax attention")
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            finite(who, name, xp, x, keep)
         n, d = q.shape[-2:]
         shown = xp.arange(n, device=device(q))[None, :] >= 0 if padding is None else padding[..., None, :]
         start = KVCache(k[..., :0, :], v[..., :0, :], shown[..., :0], 0) if cache is None else cache
@@ -101,8 +163,6 @@ def arguments(who: str, q: Any, k: Any, v: Any, mask: str | int, padding: Any) -
     shape(who, "k", k, *q.shape[-2:], like="to match `q`")
     shape(who, "v", v, q.shape[-2], "values", like="to match `q`")
     keep = check_padding(who, padding, q=q, k=k, v=v)
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        finite(who, name, xp, x, keep)
     return xp, prefix_length(who, mask, q.shape[-2]), keep
 
 

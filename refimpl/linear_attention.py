@@ -13,11 +13,14 @@ only its formula, in these names; `forms.linear_form` puts checks, φ and RoPE a
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
+from math import isqrt, prod
 from typing import Any
 
-from .forms import linear_form
+from .forms import linear_form, streaming_form
 from .shapes import integer, visible
+from .systems.fast import itemsize, masked, sums
 
 
 @linear_form
@@ -49,25 +52,41 @@ def linear_attention(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[no-untyped
     return xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
 
 
-@linear_form
-def linear_attention_quadratic(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[no-untyped-def]
+@streaming_form
+def linear_attention_quadratic(xp, text, S, z, P):  # type: ignore[no-untyped-def]
     """Linearized attention by its masked matrix of scores.
 
         A_ts = [s ≤ t] φ(q_t)·φ(k_s)
         o = (A v + φ(q) S) / (A 1 + φ(q) z)
 
+    Rows of A are made ROWS at a time, up to the last key that they see.
     Arguments as in linear_attention, which it equals (theorem quadratic_eq_sum).   Cost O(n² (r + m))
     """
-    scores, masses = _scores(xp, fq, fk, P), _scores(xp, gq, gk, P)
-    num = scores @ v + fq @ S
-    den = xp.sum(masses, axis=-1, keepdims=True) + gq @ z[..., None]
-    return num, den, S + xp.matrix_transpose(fk) @ v, z + xp.sum(gk, axis=-2)
+    fq, fk, gq, gk, v = text[:]
+    after = _written(xp, fk, gk, v, S, z)
+    for a, b in _spans(0, len(text), ROWS):
+        rows, keys = slice(a, b), slice(0, max(b, P))
+        seen = visible(fq[..., rows, :], keys.stop, a, P - a)
+        yield *_read(xp, fq[..., rows, :], fk[..., keys, :], gq[..., rows, :], gk[..., keys, :], v[..., keys, :], S, z, seen), *after
 
 
-def _scores(xp: Any, fq: Any, fk: Any, P: int) -> Any:
-    """φ(q_t)·φ(k_s) where token t sees key s, else 0."""
-    scores = fq @ xp.matrix_transpose(fk)
-    return xp.where(visible(fq, fk.shape[-2], 0, P), scores, xp.zeros_like(scores))
+ROWS = 256
+
+
+def _read(xp: Any, fq: Any, fk: Any, gq: Any, gk: Any, v: Any, S: Any, z: Any, seen: Any) -> tuple[Any, Any]:
+    """A v + φ(q) S and A 1 + φ(q) z, where seen (queries, keys) says which scores count."""
+    scores = masked(fq @ xp.matrix_transpose(fk), seen)
+    masses = scores if gq is fq and gk is fk else masked(gq @ xp.matrix_transpose(gk), seen)
+    return scores @ v + fq @ S, sums(masses, axis=-1) + gq @ z[..., None]
+
+
+def _written(xp: Any, fk: Any, gk: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any]:
+    """S + φ(k)ᵀ v and z + Σ φ(k)."""
+    return S + xp.matrix_transpose(fk) @ v, z + sums(gk, axis=-2)[..., 0, :]
+
+
+def _spans(start: int, end: int, length: int) -> list[tuple[int, int]]:
+    return list(pairwise([*range(start, end, length), end]))
 
 
 @linear_form
@@ -92,21 +111,39 @@ def linear_attention_recurrent(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[
     return xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
 
 
-@linear_form
-def linear_attention_chunked(xp, fq, fk, gq, gk, v, S, z, P, *, chunk=64):  # type: ignore[no-untyped-def]
+@streaming_form
+def linear_attention_chunked(xp, text, S, z, P, *, chunk=None):  # type: ignore[no-untyped-def]
     """Linearized attention by chunks: quadratic within a chunk, recurrent between chunks.
 
         o = (A v + φ(q) S) / (A 1 + φ(q) z) in each chunk;  then  S ← S + φ(k)ᵀ v,  z ← z + Σ φ(k)
 
-    The first P tokens of a prefix mask are one chunk, without a mask.
-    Arguments as in linear_attention, which it equals (theorem chunked_eq_sum), and chunk ≥ 1.   Cost O(n (r m + chunk (r + m)))
+    Under a prefix mask the first P tokens are all written, chunk by chunk, before the first is read.
+    Features too are made chunk by chunk: beside inputs and output there is never more than a chunk and the state.
+    Arguments as in linear_attention, which it equals (theorem chunked_eq_sum); chunk ≥ 1, by default chosen by shape and dtype.
+    Cost     O(n (r m + chunk (r + m))), memory O(chunk (chunk + r) + r m) for each head
     """
-    integer("linear_attention_chunked", "chunk", chunk, least=1)
-    num, den = [], []
-    for a, b in pairwise([0, *range(P, fq.shape[-2], chunk), fq.shape[-2]]):
-        Q, K, G, H, V = fq[..., a:b, :], fk[..., a:b, :], gq[..., a:b, :], gk[..., a:b, :], v[..., a:b, :]
-        scores, masses = _scores(xp, Q, K, P - a), _scores(xp, G, H, P - a)
-        num.append(scores @ V + Q @ S)
-        den.append(xp.sum(masses, axis=-1, keepdims=True) + G @ z[..., None])
-        S, z = S + xp.matrix_transpose(K) @ V, z + xp.sum(H, axis=-2)
-    return xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
+    chunk = chunk_length(text.q, S) if chunk is None else integer("linear_attention_chunked", "chunk", chunk, least=1)
+    for a, b in _spans(0, P, chunk):
+        _, K, _, H, V = text[a:b]
+        S, z = _written(xp, K, H, V, S, z)
+    for a, b in _spans(0, P, chunk):
+        Q, _, G, _, _ = text[a:b]
+        yield Q @ S, G @ z[..., None], S, z
+    seen = functools.cache(lambda n: visible(text.q[..., :n, :], n, 0, 0))  # of two lengths: the last chunk may be shorter
+    for a, b in _spans(P, len(text), chunk):
+        Q, K, G, H, V = text[a:b]
+        num, den = _read(xp, Q, K, G, H, V, S, z, seen(b - a))
+        S, z = _written(xp, K, H, V, S, z)
+        yield num, den, S, z
+
+
+def chunk_length(q: Any, S: Any) -> int:
+    """The most tokens, in sixteens from 32 to 128, whose scores take up no more than CACHE bytes for all heads together.
+
+    Longer chunks are fewer calls, but more arithmetic, and slow once they leave the cache.
+    """
+    heads = max(prod(q.shape[:-2]), prod(S.shape[:-2]), 1)
+    return min(max(isqrt(CACHE // (heads * itemsize(q))) // 16 * 16, 32), 128)
+
+
+CACHE = 2**18

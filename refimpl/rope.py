@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from array_api_compat import device
-
 from .errors import ZeroDenominator, brief, choose
 from .shapes import first, integer, known, lead, namespace, shape
 from .systems import Array, System, system_of
+from .systems.array import device
 
 LAYOUTS = ("half", "interleaved")
 PLACEMENTS = ("after", "before")

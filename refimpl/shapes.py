@@ -6,11 +6,12 @@ import operator
 from fractions import Fraction
 from typing import Any
 
-from array_api_compat import device, is_array_api_obj
+from array_api_compat import is_array_api_obj
 
 from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import Array, ArraySystem, system_of
-from .systems.array import array_namespace, elementwise, host
+from .systems.array import array_namespace, device, elementwise, host
+from .systems.fast import quiet, surely_finite
 
 _usual: set[tuple[type, Any]] = set()  # kinds of arrays that were found to be in order
 
@@ -169,13 +170,13 @@ def hide(keep: Any, *arrays: Any) -> tuple[Any, ...]:
     return arrays if keep is None else tuple(array_namespace(x).where(keep, x, array_namespace(x).zeros_like(x)) for x in arrays)
 
 
-def finite(who: str, name: str, xp: Any, x: Any, keep: Any = None, axes: tuple[str, ...] = ("token", "column")) -> None:
+def finite(who: str, name: str, xp: Any, x: Any, keep: Any = None, axes: tuple[str, ...] = ("token", "column"), start: int = 0) -> None:
     """Refuse nan and inf (in tokens that count), and say where the first one stands."""
-    if all_finite(xp):
+    if all_finite(xp) or surely_finite(x):
         return
     bad = ~xp.isfinite(x) if keep is None else ~xp.isfinite(x) & keep
     if known(xp.any(bad)):
-        raise ValueError(f"{who}: `{name}` must be finite, got nan or inf at {locate(bad, axes)}")
+        raise ValueError(f"{who}: `{name}` must be finite, got nan or inf at {locate(bad, axes, start)}")
 
 
 def all_finite(xp: Any) -> bool:
@@ -183,10 +184,11 @@ def all_finite(xp: Any) -> bool:
     return isinstance(xp, ArraySystem) and type(xp).isfinite is ArraySystem.isfinite
 
 
-def locate(bad: Any, axes: tuple[str, ...]) -> str:
-    """The first True, in words: `axes` names the last axes, before them are heads."""
+def locate(bad: Any, axes: tuple[str, ...], start: int = 0) -> str:
+    """The first True, in words: `axes` names the last axes (tokens count from `start`), before them are heads."""
     index = first(bad)
-    head, tail = index[: len(index) - len(axes)], index[len(index) - len(axes) :]
+    head, (i, *rest) = index[: len(index) - len(axes)], index[len(index) - len(axes) :]
+    tail = (start + i, *rest)
     return ", ".join([f"{axis} {i}" for axis, i in zip(axes, tail, strict=True)] + ([f"head {head}"] if head else []))
 
 
@@ -200,22 +202,27 @@ def first(bad: Any) -> tuple[int, ...]:
     return tuple(index)
 
 
-def divide(who: str, numerator: Any, denominator: Any, formula: str = "φ(q)·z") -> Any:
-    """numerator (..., n, m) / denominator (..., n, 1); says which token and head divides by zero or overflows."""
+def divide(who: str, numerator: Any, denominator: Any, formula: str = "φ(q)·z", start: int = 0) -> Any:
+    """numerator (..., n, m) / denominator (..., n, 1); says which token (from `start`) and head divides by zero or overflows."""
     xp = array_namespace(numerator)
+    if surely_finite(denominator):
+        with quiet():
+            o = numerator / denominator  # by zero: inf or nan
+        if surely_finite(o):
+            return o
     zero = xp.singular(denominator) if isinstance(xp, ArraySystem) else denominator == 0
     if known(xp.any(zero)):
-        raise ZeroDenominator(f"{who}: the denominator {formula} is zero at {locate(zero[..., 0], ('token',))} (no ε is added)")
-    o = whole(who, "the output", numerator / denominator)
-    whole(who, f"the denominator {formula}", denominator)  # inf would make the output 0, silently
+        raise ZeroDenominator(f"{who}: the denominator {formula} is zero at {locate(zero[..., 0], ('token',), start)} (no ε is added)")
+    o = whole(who, "the output", numerator / denominator, start=start)
+    whole(who, f"the denominator {formula}", denominator, start=start)  # inf would make the output 0, silently
     return o
 
 
-def whole(who: str, name: str, x: Any, axes: tuple[str, ...] = ("token", "column")) -> Any:
+def whole(who: str, name: str, x: Any, axes: tuple[str, ...] = ("token", "column"), start: int = 0) -> Any:
     """A result, if it is finite."""
-    if all_finite(array_namespace(x)):
+    if all_finite(array_namespace(x)) or surely_finite(x):
         return x
     bad = ~array_namespace(x).isfinite(x)
     if known(array_namespace(x).any(bad)):
-        raise NotFinite(f"{who}: {name} overflows {system_of(x).name}: nan or inf at {locate(bad, axes)}")
+        raise NotFinite(f"{who}: {name} overflows {system_of(x).name}: nan or inf at {locate(bad, axes, start)}")
     return x

@@ -11,13 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from array_api_compat import device
-
 from .errors import NotDefined
 from .feature_maps import identity, pair
 from .rope import Rope, rotate
 from .shapes import check_padding, finite, hide, instance, integer, lead, namespace, scalar, shape
-from .systems.array import array_namespace
+from .systems.array import array_namespace, device
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +72,17 @@ def features(q: Any, k: Any, /, *, phi: Any = identity, rope: Rope | None = None
     namespace("features", q=q, k=k)
     shape("features", "k", k, q.shape[-2], "width", like="to match `q`")
     phi_q, phi_k = pair("features", phi)
-    at = range(position, position + q.shape[-2])
     if rope is not None:
         instance("features", "rope", rope, Rope)
+        cos, sin = rope.table(range(position, position + q.shape[-2]))
     if rope is not None and rope.placement == "before":
-        q, k = rope(q, at), rope(k, at)
+        q, k = rotate(q, cos, sin, layout=rope.layout), rotate(k, cos, sin, layout=rope.layout)
     gq, gk = phi_q(q), phi_k(k)
     namespace("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
     shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
     shape("features", "phi_q(q)", gq, q.shape[-2], gk.shape[-1], like="to match phi_k(k)")
     if rope is not None and rope.placement == "after":
-        return rope(gq, at), rope(gk, at), gq, gk
+        return rotate(gq, cos, sin, layout=rope.layout), rotate(gk, cos, sin, layout=rope.layout), gq, gk
     return gq, gk, gq, gk
 
 

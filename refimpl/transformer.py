@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
-from array_api_compat import device
-
 from .config import Config
 from .errors import NotFinite, choose
 from .linear_attention import linear_attention_chunked
@@ -25,7 +23,7 @@ from .rope import Rope, angle_table, circle_point, power_table
 from .shapes import finite, instance, integer, namespace, shape, token_ids, whole
 from .state import State, check_state
 from .systems import Array, System, seed_of, system_of
-from .systems.array import array_namespace
+from .systems.array import array_namespace, device
 from .token_wise import mlp, norm
 
 

@@ -352,6 +352,8 @@ refused(ValueError, "linear_attention: `k` must be finite, got nan or inf at tok
         nan_head=lambda: la(a(2, 3, n, d), put(a(2, 3, n, d), (1, 2, 4, 0), nan), a(2, 3, n, m)))
 refused(ValueError, "linear_attention: `q` must be finite, got nan or inf at token 0, column 0",
         nan_beside_padding=lambda: la(put(q, ([0, 1], 0), nan), k, v, padding=np.array([1, 0, 1, 1, 1], bool)))
+refused(ValueError, "linear_attention: `q` must be finite, got nan or inf at token 3, column 1",
+        nan_before_phi=lambda: la(put(q, (3, 1), nan), k, v, phi="relu"))
 refused(ValueError, "linear_attention: `state.S` must be finite, got nan or inf at feature 1, column 0",
         nan_S=lambda: la(q, k, v, state=State(put(S, (1, 0), nan), z)))
 refused(ValueError, "linear_attention: `state.z` must be finite, got nan or inf at feature 2, head (1,)",

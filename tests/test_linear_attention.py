@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
@@ -15,6 +17,7 @@ from strategies import MAKERS, Problem, problems
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dual, Float, Rounded, RunningError, State, balls
+from refimpl.linear_attention import chunk_length
 
 FORMS = [ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
 EXACT = [QQ, GF(10007), GF(2**61 - 1), Dual(QQ), Dual(GF(2**31 - 1))]
@@ -357,6 +360,107 @@ def test_complex_numbers_are_a_field():
             o, end = form(q, k, v, normalise=normalise)
             want, S, z, _ = oracle.attention(*(x.tolist() for x in (q, k, v)), phi_q=plain, phi_k=plain, normalise=normalise)
             assert o.dtype == np.complex128 and o.tolist() == want and end.S.tolist() == S and end.z.tolist() == z
+
+
+# By chunks: nothing is made for the whole text at once, and what goes wrong is located in the whole text.
+
+
+@pytest.mark.parametrize("mask", ["causal", "full", 13])
+def test_features_are_made_chunk_by_chunk(mask):
+    asked = []
+
+    def phi(x):
+        asked.append(x.shape[-2])
+        return x * x + 1
+
+    q, k, v = (GF(10007).random((2, 23, width), i) for i, width in enumerate((3, 3, 2)))
+    got = ri.linear_attention_chunked(q, k, v, phi=phi, mask=mask, chunk=5)
+    assert max(asked) == 5
+    same(GF(10007), got, ri.linear_attention(q, k, v, phi=phi, mask=mask))
+
+
+def test_rotations_are_made_chunk_by_chunk():
+    table, asked = ri.angle_table(Float(), 4), []
+    rope = ri.Rope(lambda positions: asked.append(len(positions)) or table(positions))
+    ri.linear_attention_chunked(*(Float().random((23, 4), i) for i in range(3)), rope=rope, chunk=5)
+    assert asked == [0, 5, 5, 5, 5, 3]
+
+
+@pytest.mark.parametrize("mask", ["causal", "full"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_memory_does_not_grow_with_the_text(dtype, mask):
+    heads, r, m, chunk = 4, 16, 8, 32
+    rope = ri.Rope(ri.angle_table(Float("numpy", dtype), r))
+
+    def beyond_output(n):
+        x = [abs(Float("numpy", dtype).random((heads, n, width), i)) for i, width in enumerate((r, r, m))]
+        ri.linear_attention_chunked(*x, phi="elu+1", rope=rope, mask=mask, chunk=chunk)  # once, for what is kept from then on
+        tracemalloc.start()
+        o, _ = ri.linear_attention_chunked(*x, phi="elu+1", rope=rope, mask=mask, chunk=chunk)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak - o.nbytes, o.itemsize
+
+    (short, size), (long, _) = beyond_output(512), beyond_output(4096)
+    assert long <= 1.1 * short
+    assert long <= 12 * heads * (chunk * (chunk + r) + r * m) * size
+    assert long < heads * 4096 * r * size / 2  # half of φ(k) alone
+
+
+def at_token(x, t, value):
+    x = np.array(x)
+    x[1, t, 0] = value
+    return x
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("t", [0, 5, 17, 22])
+def test_what_is_not_finite_is_located_in_the_whole_text(name, t):
+    x = {n: Float().random((2, 23, 3), i) for i, n in enumerate("qkv")}
+    x[name] = at_token(x[name], t, np.nan)
+    message = f"linear_attention_chunked: `{name}` must be finite, got nan or inf at token {t}, column 0, head (1,)"
+    with pytest.raises(ValueError, match=re.escape(message) + "$"):
+        ri.linear_attention_chunked(*x.values(), chunk=5)
+
+
+def test_overflow_and_zero_denominators_are_located_in_the_whole_text():
+    q, k, v = (abs(Float().random((2, 23, 3), i)) for i in range(3))
+    with (
+        np.errstate(over="ignore"),
+        pytest.raises(ri.NotFinite, match=r"phi_k\(k\) overflows numpy float64: nan or inf at token 17, column 0"),
+    ):
+        ri.linear_attention_chunked(q, at_token(k, 17, 1000.0), v, phi="exp", chunk=5)
+    q = q * (np.arange(23) != 17)[:, None]
+    with pytest.raises(ri.ZeroDenominator, match=r"is zero at token 17, head \(0,\)"):
+        ri.linear_attention_chunked(q, k, v, chunk=5)
+    with pytest.raises(ri.ZeroDenominator, match=r"is zero at token 17, head \(0,\)"):
+        ri.linear_attention_chunked(q, k, v, chunk=5, mask="full")
+
+
+def test_an_overflow_out_of_sight_does_no_harm():
+    """The score of a token with a later one may overflow: it is masked, not multiplied by 0."""
+    q, k, v = (np.ones((1, 4, 1), dtype=np.float32) for _ in range(3))
+    q[0, 0], k[0, 3] = 1e30, 1e30
+    for form in (ri.linear_attention, *FORMS):
+        o, _ = form(q, k, v)
+        assert o.tolist() == np.ones((1, 4, 1)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@given(heads=st.integers(1, 40), r=st.integers(1, 5000), m=st.integers(1, 300))
+def test_the_chunk_is_chosen_by_shape_and_dtype(dtype, heads, r, m):
+    q, S = (np.broadcast_to(np.zeros((), dtype), shape) for shape in ((heads, 1, r), (heads, r, m)))
+    chunk = chunk_length(q, S)
+    assert 32 <= chunk <= 128 and chunk % 16 == 0
+    assert chunk == 32 or heads * chunk**2 * q.itemsize <= 2**18
+    assert chunk == 128 or heads * (chunk + 16) ** 2 * q.itemsize > 2**18
+    assert chunk_length(q[0], S) == chunk and chunk_length(q, S[0]) == chunk  # heads of either side
+
+
+def test_the_chunk_for_other_numbers():
+    q, S = np.zeros((8, 5, 64)), np.zeros((8, 64, 64))
+    assert [chunk_length(q.astype(t), S) for t in ("float32", "float64")] == [80, 64]
+    assert chunk_length(GF(7).zeros(q.shape), S) == 64 and chunk_length(QQ.zeros(q.shape), S) == 32
 
 
 def test_problem_strategy_reaches_the_corners():

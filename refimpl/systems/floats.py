@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, System, array_namespace, elementwise, fractions, host, wide_floats
+from .array import Array, System, array_namespace, device, elementwise, fractions, host, wide_floats
 from .rounded import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -62,8 +62,6 @@ class Float(System):
     @classmethod
     def of(cls, x: Any) -> Float:
         """The system an array already lives in."""
-        from array_api_compat import device
-
         return cls._found(array_namespace(x), x.dtype, device(x))
 
     @classmethod
