@@ -15,12 +15,11 @@ import itertools
 import json
 import os
 import platform
-import statistics
-import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
+from clock import measure, seconds
 
 import refimpl as ri
 from refimpl.transformer import through_layers
@@ -38,17 +37,6 @@ class Sizes:
     short: int = 1024
     long: int = 16384
     text: int = 64
-
-
-def measure(contenders, rounds):
-    """{name: (min, median) in seconds}, the contenders taking turns; a first round is not counted."""
-    seconds = {name: [] for name in contenders}
-    for _ in range(1 + rounds):
-        for name, run in contenders.items():
-            began = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - began)
-    return {name: (min(each[1:]), statistics.median(each[1:])) for name, each in seconds.items()}
 
 
 def draw(system, sizes):
@@ -87,21 +75,23 @@ def compare(dtype, sizes, rounds):
     caches = {M: random_caches(system, model.config, M) for M in prompts}
     whole, alone = {}, {}
     for M, prompt in prompts.items():
-        whole["forward pass over the prompt", M] = partial(through_layers, model, prompt, form=ri.linear_attention_chunked, mask="causal")
-        whole["convert the prompt", M] = partial(ri.convert, model, prompt)
-        whole["text, prompt read again", M] = partial(model, np.concat([prompt, text]))
-        alone["text, from biases", M] = partial(converted[M], text)
-        alone["text, from a KV cache", M] = partial(converted[M], text, form=by_softmax(caches[M], model.rope))
-    seconds = measure(whole, rounds) | measure(alone, 5 * rounds)
+        whole["forward pass over the prompt", M] = partial(
+            seconds, through_layers, model, prompt, form=ri.linear_attention_chunked, mask="causal"
+        )
+        whole["convert the prompt", M] = partial(seconds, ri.convert, model, prompt)
+        whole["text, prompt read again", M] = partial(seconds, model, np.concat([prompt, text]))
+        alone["text, from biases", M] = partial(seconds, converted[M], text)
+        alone["text, from a KV cache", M] = partial(seconds, converted[M], text, form=by_softmax(caches[M], model.rope))
+    times = measure(whole, rounds) | measure(alone, 5 * rounds)
     size = {("text, from biases", M): sum(b.S.nbytes + b.z.nbytes for b in converted[M].biases) for M in prompts}
     size |= {("text, from a KV cache", M): sum(c.k.nbytes + c.v.nbytes for c in caches[M]) for M in prompts}
     rows = [
         {"dtype": dtype, "what": what, "M": M, "min": least, "median": middle, "bytes": size.get((what, M), 0)}
-        for (what, M), (least, middle) in sorted(seconds.items(), key=lambda row: row[0][1])
+        for (what, M), (least, middle) in sorted(times.items(), key=lambda row: row[0][1])
     ]
 
     def target(what, over, under):
-        of_minima, ratio = (a / b for a, b in zip(seconds[over], seconds[under], strict=True))
+        of_minima, ratio = (a / b for a, b in zip(times[over], times[under], strict=True))
         return {"dtype": dtype, "what": what, "ratio": ratio, "of minima": of_minima, "at most": TARGET, "met": ratio <= TARGET}
 
     targets = [target(f"convert / forward pass, M = {M}", ("convert the prompt", M), ("forward pass over the prompt", M)) for M in prompts]

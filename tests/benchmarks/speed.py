@@ -1,0 +1,398 @@
+"""How fast, and against whom: one table of ratios.
+
+    python tests/benchmarks/speed.py [--quick] [--json FILE] [--only GROUP ...]
+
+Four groups: the chunked form against matrix products, against our recurrent form and against other people's code; GF(p) products
+against float64 ones and flint; products of many digits against mpmath's own; a whole model verified exactly.
+Contenders take turns within one run, NumPy's in one process and torch's in another, with one BLAS thread unless it says two; each
+must first give the right numbers. Targets are ratios of minima (those of medians show what a busy machine adds), stated for the
+full sizes. A peer is whatever of its name can be imported: fast-transformers with its C++ kernel, flash-linear-attention, python-flint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import random
+import statistics
+import tracemalloc
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import mpmath
+import numpy as np
+from clock import Bench, serve
+
+import refimpl as ri
+from refimpl.verify import large
+from refimpl.verify.check import Draws, check
+
+PRIMES = {"2²¹−9": (2**21 - 9, 1.2), "2³¹−1": (2**31 - 1, 4.5), "2⁶¹−1": (2**61 - 1, 16)}  # and a product's time over dgemm's, at most
+DIGITS = (30, 50, 100, 300)
+LEAST = 1 / 8  # q, k, v are drawn from [LEAST, 1): sums of positive numbers have no cancellation, so errors have a simple bound
+EPSILON = {"fast-transformers": 1e-6, "fla naive chunk": 1e-10}  # what these add to the denominator
+
+SIZES = {
+    "rounds": 7, "heads": 8, "width": 64, "short": 1024, "middle": 4096, "long": 16384, "gemm": 1024, "field": 512,
+    "digits": 64, "large": 512, "layers": 12, "model_heads": 12, "model_width": 768, "prompt": 1024, "text": 64,
+}  # fmt: skip
+QUICK = SIZES | {
+    "rounds": 3, "short": 512, "middle": 1024, "long": 4096, "gemm": 512, "field": 256, "digits": 24, "large": 48,
+    "layers": 2, "model_heads": 2, "model_width": 64, "prompt": 64, "text": 8,
+}  # fmt: skip
+
+
+# What runs in a worker: each maker prepares its inputs and gives back a function to be timed.
+
+
+def chunk_of(width):
+    """The chunk that linear_attention_chunked takes for keys and values of this width."""
+    return 64
+
+
+def inputs(dtype, heads, n, width):
+    draw = np.random.default_rng(0).random((3, heads, n, width), dtype=dtype)
+    return LEAST + (1 - LEAST) * draw
+
+
+def ours(form, **shape):
+    q, k, v = inputs(**shape)
+    own = {"chunk": chunk_of(shape["width"])} if form == "linear_attention_chunked" else {}
+    return lambda: getattr(ri, form)(q, k, v, **own)[0]
+
+
+def loop(xp, q, k, v, chunk):
+    """The chunked form as a bare loop, in NumPy or torch."""
+    S, z = xp.zeros_like(q[:, 0, :, None] * v[:, 0, None, :]), xp.zeros_like(q[:, 0, :, None])
+    mask = xp.tril(xp.ones((chunk, chunk), dtype=q.dtype))
+    out = []
+    for a in range(0, q.shape[1], chunk):
+        Q, KT, V = q[:, a : a + chunk], k[:, a : a + chunk].mT, v[:, a : a + chunk]
+        A = xp.matmul(Q, KT) * mask[: Q.shape[1], : Q.shape[1]]
+        num, den = xp.matmul(A, V) + xp.matmul(Q, S), A.sum(-1)[..., None] + xp.matmul(Q, z)
+        out.append(num / den)
+        S, z = S + xp.matmul(KT, V), z + KT.sum(-1)[..., None]
+    return xp.concat(out, axis=1)
+
+
+def bare_loop(library, **shape):
+    xp = importlib.import_module(library)
+    q, k, v = map(xp.asarray, inputs(**shape))
+    return lambda: loop(xp, q, k, v, chunk_of(shape["width"]))
+
+
+def its_matrix_products(**shape):
+    """The products of every chunk and nothing else."""
+    (q, k, v), chunk = inputs(**shape), chunk_of(shape["width"])
+    S = np.ones((shape["heads"], shape["width"], shape["width"]), dtype=q.dtype)
+
+    def run():
+        for a in range(0, q.shape[1], chunk):
+            Q, KT, V = q[:, a : a + chunk], k[:, a : a + chunk].mT, v[:, a : a + chunk]
+            last = (Q @ KT @ V, Q @ S, KT @ V)[-1]
+        return last
+
+    return run
+
+
+def fast_transformers(**shape):
+    """Its kernel gives the numerator; the rest is as in its CausalLinearAttention."""
+    import torch
+    from fast_transformers.causal_product import causal_dot_product
+
+    q, k, v = torch.asarray(inputs(**shape))[:, None]
+
+    def run():
+        Z = 1 / (torch.einsum("nhli,nhli->nhl", q, k.cumsum(2)) + EPSILON["fast-transformers"])
+        return (causal_dot_product(q, k, v) * Z[..., None])[0]
+
+    return run
+
+
+def fla_naive_chunk(**shape):
+    import torch
+
+    package = importlib.util.find_spec("fla")
+    if package is None:
+        raise ImportError("fla")
+    # Its package imports triton, of no use to a CPU; this file of it needs only torch and einops.
+    spec = importlib.util.spec_from_file_location("naive", Path(package.submodule_search_locations[0], "ops/linear_attn/naive.py"))
+    naive = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(naive)
+    q, k, v = (x.transpose(0, 1).contiguous()[None] for x in torch.asarray(inputs(**shape)))  # (batch, n, heads, width), as it likes it
+    return lambda: naive.naive_chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0].transpose(0, 1)
+
+
+def gemm(dtype, size):
+    a, b = np.random.default_rng(0).standard_normal((2, size, size)).astype(dtype)
+    return lambda: a @ b
+
+
+def peak(variant, **shape):
+    """Bytes of NumPy's memory during one call, beyond its inputs and its output."""
+    q, k, v = inputs(**shape)
+    options = {"phi": "elu+1", "rope": ri.Rope(ri.angle_table(q, shape["width"]))} if variant == "elu+1, RoPE" else {}
+
+    def run():
+        tracemalloc.start()
+        o, _ = ri.linear_attention_chunked(q, k, v, chunk=chunk_of(shape["width"]), **options)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most - o.nbytes
+
+    return run
+
+
+def residues(p, size):
+    return np.random.default_rng(0).integers(0, p, (2, size, size))
+
+
+def field_product(p, size):
+    a, b = map(ri.GF(p).convert, residues(p, size))
+    return lambda: a @ b
+
+
+def flint_product(p, size):
+    import flint
+
+    a, b = (flint.nmod_mat(size, size, x.ravel().tolist(), p) for x in residues(p, size))
+    return lambda: a * b
+
+
+def precision(digits):
+    ctx = mpmath.MPContext()
+    ctx.dps = digits
+    return ctx
+
+
+def many_digits(digits, size, scaled):
+    """Two matrices of signed numbers of full precision, as Fractions; scaled: over 400 binary orders of magnitude."""
+    draw, bits = random.Random(0), precision(digits).prec
+
+    def number(_):
+        scale = Fraction(2) ** draw.randint(-200, 200) if scaled else 1
+        return draw.choice((-1, 1)) * scale * Fraction(draw.getrandbits(bits), 1 << bits)
+
+    return np.frompyfunc(number, 1, 1)(np.zeros((2, size, size)))
+
+
+def many_digits_product(digits, size, scaled):
+    a, b = map(ri.MP(digits).convert, many_digits(digits, size, scaled))
+    return lambda: a @ b
+
+
+def object_product(digits, size, scaled):
+    ctx = precision(digits)
+    a, b = np.frompyfunc(lambda x: ctx.mpf(x.numerator) / x.denominator, 1, 1)(many_digits(digits, size, scaled))
+    return lambda: a @ b
+
+
+def verification(p, **shape):
+    theorem = replace(large.GPT2_SMALL, only="")
+
+    def run():
+        found = check(theorem, ri.GF(p), [large.shape(**shape)], Draws(0))
+        return {name: getattr(found, name) for name in ("seconds", "verdict", "redraws", "notes")}
+
+    return run
+
+
+MAKERS = {
+    "chunked": partial(ours, "linear_attention_chunked"), "recurrent": partial(ours, "linear_attention_recurrent"),
+    "its matrix products": its_matrix_products, "gemm": gemm, "bare loop": bare_loop, "peak": peak,
+    "fast-transformers": fast_transformers, "fla naive chunk": fla_naive_chunk, "GF": field_product, "flint": flint_product,
+    "MP": many_digits_product, "mpf": object_product, "model": verification,
+}  # fmt: skip
+
+
+def plain(x):
+    """A result as an array that can be saved: numbers, or Fractions."""
+    if isinstance(x, ri.systems.Array):
+        return np.array(x.tolist()) if x.system.exact else x.system.fractions(x)
+    if hasattr(x, "entries"):
+        return np.array([int(e) for e in x.entries()]).reshape(x.nrows(), x.ncols())
+    x = np.asarray(x)
+    return x if x.dtype != object else np.frompyfunc(lambda e: Fraction(*map(int, mpmath.libmp.to_rational(e._mpf_))), 1, 1)(x)
+
+
+# What the parent does, group by group.
+
+
+def attention(bench, sizes):
+    lengths, times = (sizes.short, sizes.middle, sizes.long), {}
+    for dtype in ("float64", "float32"):
+        for n in lengths:
+            times[n] = attention_contest(bench, sizes, dtype, n)
+        for n in lengths[1:]:
+            attention_targets(bench, sizes, dtype, n, times[n])
+        growth = {n: times[n]["chunked"] for n in lengths if "chunked" in times[n]}
+        bench.ratio(f"{dtype}: time at {sizes.long} tokens / at {sizes.middle}", growth, sizes.long, sizes.middle, at_most=4.5)
+        attention_memory(bench, sizes, dtype)
+
+
+def attention_contest(bench, sizes, dtype, n):
+    shape, want = {"dtype": dtype, "heads": sizes.heads, "n": n, "width": sizes.width}, []
+    contenders = {
+        "recurrent": ("numpy", 1, "recurrent", shape),
+        "chunked": ("numpy", 1, "chunked", shape),
+        "gemm": ("numpy", 1, "gemm", {"dtype": dtype, "size": sizes.gemm}),
+        "its matrix products": ("numpy", 1, "its matrix products", shape),
+        "bare loop, NumPy": ("numpy", 1, "bare loop", shape | {"library": "numpy"}),
+        "bare loop, torch": ("torch", 1, "bare loop", shape | {"library": "torch"}),
+        "fla naive chunk": ("torch", 1, "fla naive chunk", shape),
+    }
+    if dtype == "float32":  # its kernel knows no other
+        contenders["fast-transformers"] = ("torch", 1, "fast-transformers", shape)
+
+    def judge(name, got):
+        """Two sums of positive numbers, in whatever order, differ by 4 (n + width + 4) roundings at most: here from the first come."""
+        want[:] = want or [got]
+        k = 4 * (n + sizes.width + 4) * float(np.finfo(dtype).eps) / 2
+        off = np.max(np.abs(got / want[0] - 1)) if got.shape == want[0].shape else np.inf
+        return off, k / (1 - k) + EPSILON.get(name, 0) / (sizes.width * LEAST**2)
+
+    times = bench.contest(f"{dtype}, n = {n}", contenders, judge, sizes.rounds, yardsticks=("gemm", "its matrix products"))
+    twice = {f"chunked, {word}": ("numpy", i, "chunked", shape) for i, word in ((1, "one thread"), (2, "two threads"))}
+    return times | bench.contest(f"{dtype}, n = {n}", twice, judge, sizes.rounds)
+
+
+def attention_targets(bench, sizes, dtype, n, times):
+    def faster(what, other, at_least=None, factor=1):
+        bench.ratio(f"{dtype}, n = {n}: {what}", times, other, "chunked", factor=factor, at_least=at_least)
+
+    float64, chunk = dtype == "float64", chunk_of(sizes.width)
+    share = 4 * sizes.heads * n * sizes.width * (chunk + sizes.width) / (2 * sizes.gemm**3)  # flops of its products / of gemm
+    faster(f"rate / of its matrix products alone, chunk {chunk}", "its matrix products", 0.8)
+    faster("rate / of gemm", "gemm", (0.5 if float64 else 0.45) if n == sizes.middle else None, share)
+    faster("speed / recurrent form", "recurrent", 8)
+    faster("speed / same loop in torch", "bare loop, torch", 1 if float64 else 0.95)
+    faster("speed / same loop in NumPy, without checks", "bare loop, NumPy")
+    faster("speed / flash-linear-attention, naive chunks", "fla naive chunk", 4)
+    if not float64:
+        faster("speed / fast-transformers, C++", "fast-transformers", 1.3)
+    bench.ratio(f"{dtype}, n = {n}: speed on two threads / on one", times, "chunked, one thread", "chunked, two threads")
+
+
+def attention_memory(bench, sizes, dtype):
+    """Of NumPy's arrays (BLAS has buffers of its own), beyond inputs and output: it should not depend on how many tokens there are."""
+    unit = sizes.heads * (chunk_of(sizes.width) ** 2 + sizes.width**2) * np.dtype(dtype).itemsize
+    for variant in ("plain", "elu+1, RoPE"):
+        found = {}
+        for n in (sizes.middle, sizes.long):
+            what = f"{dtype}, n = {n}, {variant}: peak memory / heads (chunk² + r m)"
+            found[n], why = bench.tell(what, 1, "peak", dtype=dtype, heads=sizes.heads, n=n, width=sizes.width, variant=variant)
+            bench.figure(what, found[n] and found[n] / unit, note=why or f"{found[n]:,} bytes")
+        if all(found.values()):
+            more = found[sizes.long] / found[sizes.middle]
+            bench.figure(f"{dtype}, {variant}: peak memory at {sizes.long} tokens / at {sizes.middle}", more, at_most=1.1)
+
+
+def GF(bench, sizes):
+    for name, (p, limit) in PRIMES.items():
+        case, title = {"p": p, "size": sizes.field}, f"{sizes.field}³ modulo {name}"
+        a, b = residues(**case)
+        want = a[:4].astype(object) @ b.astype(object) % p
+        contenders = {
+            "dgemm": ("numpy", 1, "gemm", {"dtype": "float64", "size": sizes.field}),
+            "GF(p)": ("numpy", 1, "GF", case),
+            "flint": ("numpy", 1, "flint", case),
+        }
+
+        def judge(_, got, p=p, want=want):
+            """Wrong entries among four rows, which Python's integers know."""
+            return np.count_nonzero(got[:4].astype(np.int64) % p != want), 0
+
+        times = bench.contest(title, contenders, judge, sizes.rounds, yardsticks=("dgemm",))
+        bench.ratio(f"{title}: time / dgemm's", times, "GF(p)", "dgemm", at_most=limit)
+        bench.ratio(f"{title}: time / flint's", times, "GF(p)", "flint")
+
+
+def multiprecision(bench, sizes):
+    for digits in DIGITS:
+        for scaled in (True, False):
+            title = f"{digits} digits, {sizes.digits}³{', badly scaled' * scaled}"
+            case = {"digits": digits, "size": sizes.digits, "scaled": scaled}
+            times, errors = digits_contest(bench, title, ["mpf", "MP"], min(sizes.rounds, 3), **case)
+            bench.ratio(f"{title}: speed / objects of mpf", times, "mpf", "MP", at_least=None if scaled else 60)
+            if len(errors) == 2:
+                worst = " against ".join(f"{float(max(errors[name].ravel())):.1e}" for name in ("MP", "mpf"))
+                worse, note = np.count_nonzero(errors["MP"] > errors["mpf"]), f"of {errors['MP'].size}; largest relative error {worst}"
+                bench.figure(f"{title}: entries further off than mpf's", worse, at_most=0, note=note)
+        title = f"{digits} digits, {sizes.large}³"
+        expected = (sizes.large / sizes.digits) ** 3 * times.get("MP", (0,))[0]
+        if expected > 300:
+            bench.figure(f"{title}: seconds", expected, at_most=60, note="expected from the smaller product; not run")
+        else:
+            times, _ = digits_contest(bench, title, ["MP"], 1, digits=digits, size=sizes.large, scaled=False)
+            bench.ratio(f"{title}: seconds", times | {"one": (1, 1)}, "MP", "one", at_most=60)
+
+
+def digits_contest(bench, title, names, rounds, **case):
+    """Times, and the relative errors of the entries of a corner."""
+    (a, b), u, corner, errors = many_digits(**case), Fraction(1, 2 ** precision(case["digits"]).prec), np.s_[:8, :8], {}
+    exact, size = a[:8] @ b[:, :8], abs(a[:8]) @ abs(b[:, :8])
+
+    def judge(name, got):
+        """K products and their sum: off by K + 1 roundings of Σ |a| |b| at most."""
+        off = abs(got[corner] - exact)
+        errors[name] = off / abs(exact)
+        return max((off / size).ravel()), (case["size"] + 1) * u
+
+    return bench.contest(title, {name: ("numpy", 1, name, case) for name in names}, judge, rounds), errors
+
+
+def model(bench, sizes):
+    shape = {"layers": sizes.layers, "heads": sizes.model_heads, "width": sizes.model_width, "prompt": sizes.prompt, "text": sizes.text}
+    title = f"{sizes.layers} × {sizes.model_heads} heads × {sizes.model_width}, {sizes.prompt} + {sizes.text} tokens"
+    for p, limit, rounds in ((ri.system(large.GPT2_SMALL.only).p, 15, min(sizes.rounds, 3)), (2**61 - 1, None, 1)):
+        what = f"{title} modulo {p}: seconds"
+        runs = [bench.tell(what, 2, "model", p=p, **shape) for _ in range(rounds)]
+        took = [found["seconds"] for found, why in runs if not why]
+        note = runs[-1][1] or "{verdict}, {redraws} redraws{notes}".format(**runs[-1][0])
+        bench.figure(what, *((min(took), statistics.median(took)) if took else (None,)), at_most=limit, note=note)
+
+
+GROUPS = {"attention": attention, "GF": GF, "multiprecision": multiprecision, "model": model}
+
+
+def versions():
+    for name in ("numpy", "mpmath", "gmpy2", "python-flint", "torch", "flash-linear-attention", "pytorch-fast-transformers"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    for name in SIZES:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
+    options = vars(parser.parse_args())
+    if options["worker"]:
+        serve(MAKERS, plain)
+        return
+    sizes = (QUICK if options["quick"] else SIZES) | {name: options[name] for name in SIZES if options[name] is not None}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {', '.join(map(' '.join, versions()))}"
+    print(", ".join(f"{name} {value}" for name, value in sizes.items()), machine, "", sep="\n")
+    with Bench() as bench:
+        for group in options["only"]:
+            bench.group = group
+            GROUPS[group](bench, SimpleNamespace(**sizes))
+    bench.print_figures("" if sizes == SIZES else "(targets are for the full sizes)")
+    if options["json"]:
+        with open(options["json"], "w", encoding="utf-8") as f:
+            json.dump({"machine": machine, "sizes": sizes, "rows": bench.rows, "figures": bench.figures}, f, indent=2)
+
+
+if __name__ == "__main__":
+    main()
