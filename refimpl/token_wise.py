@@ -38,7 +38,7 @@ def norm(x: Any, gain: Any = 1, offset: Any = 0, *, kind: str = "layer", epsilon
     y = x - xp.sum(x, axis=-1, keepdims=True) / width if kind.startswith("layer") else x
     u = whole(f"{kind} norm", "mean(y²) + ε", xp.sum(y * y, axis=-1, keepdims=True) / width + constant(x, epsilon))
     if kind.endswith("rational"):
-        return 2 * y / (1 + u) * gain + offset
+        return y * (2 / (1 + u)) * gain + offset
     require(system_of(x), "real", f"{kind} norm")
     return y / xp.sqrt(u) * gain + offset
 
@@ -58,8 +58,8 @@ def silu(x: Any) -> Any:
 
 
 def quadratic(x: Any) -> Any:
-    """x/2 + x²/4: silu to second order, its rational stand-in.   Needs field; 2 ≠ 0."""
-    return x / 2 + x * x / 4
+    """x/2 + x²/4 = x (2 + x) / 4: silu to second order, its rational stand-in.   Needs field; 2 ≠ 0."""
+    return x * (2 + x) / 4
 
 
 ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], str]] = {

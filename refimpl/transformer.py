@@ -254,18 +254,22 @@ def split(x: Any, *heads: int) -> Any:
 
 
 def random_model(system: System, config: Config, seed: int) -> Model:
-    """A model with weights drawn from a number system, each matrix divided by about the root of its height."""
+    """A model with weights drawn from a number system, as `draw_model` makes them."""
     instance("random_model", "system", system, System)
     numbers = itertools.count()
     return draw_model(lambda *shape: system.random(shape, seed_of("model", seed, next(numbers))), config)
 
 
 def draw_model(draw: Callable[..., Any], config: Config) -> Model:
-    """A model with weights from draw(*shape): uniform if that is, since it is only scaled and, for gains, moved to 1."""
+    """A model with weights from draw(*shape): uniform if that is, since it is only scaled and, for gains, moved to 1.
+
+    Matrices are scaled down where numbers have a size: not in GF(p).
+    """
     weights = {}
     for name, (height, *rest) in config.shapes.items():
         x, kind = draw(height, *rest), name.rpartition(".")[2].partition("_")[0]
-        weights[name] = 1 + x / 4 if kind == "gain" else x / isqrt(height) if kind == "W" else x
+        size = {"ordered", "real"} & system_of(x).can
+        weights[name] = 1 + x / 4 if kind == "gain" else x / isqrt(height) if kind == "W" and size else x
     if "rope.c" in weights:
         weights["rope.c"], weights["rope.s"] = circle_point(weights["rope.c"])
     return Model(config, weights)

@@ -25,6 +25,7 @@ FEW = 128  # products up to which Python's integers are faster than machine inte
 SINGLY = 16  # inverses up to which Python's integers are faster than three products for each
 PIECE = 2**15  # entries that pass through several operations at a time, and stay in the cache
 LONG = 2**13  # terms of a matrix product, so few that their blocks add up within int64; one with more is a sum of shorter ones
+LAST = np.int64(2**52 - 1)
 HALF = 31  # bits of the lower half of a factor
 
 # To fault fresh memory in takes longer than the arithmetic on it. glibc gives arrays back to the system at once until it has seen
@@ -139,19 +140,22 @@ class FiniteField(ArraySystem):
         """x mod p for 0 ≤ x < 2p, in place: where x − p is negative it is, read without its sign, the larger of the two."""
         if x.size < PIECE:
             return x % self.p
+        p = np.int64(self.p)
         for part, less in pieces(x):
-            np.subtract(part, self.p, out=less)
+            np.subtract(part, p, less)
             np.minimum(part.view(np.uint64), less.view(np.uint64), out=part.view(np.uint64))
         return x
 
     def _residue(self, x: Any) -> Any:
         """x mod p, in place. NumPy divides by a scalar faster than it takes remainders."""
         if x.size < PIECE:
-            return x % self.p
+            x %= self.p
+            return x
+        p = np.int64(self.p)
         for part, quotient in pieces(x):
-            np.floor_divide(part, self.p, out=quotient)
-            quotient *= self.p
-            part -= quotient
+            np.floor_divide(part, p, quotient)
+            np.multiply(quotient, p, quotient)
+            np.subtract(part, quotient, part)
         return x
 
     def _wide(self, a: Any, b: Any) -> Any:
@@ -185,24 +189,26 @@ class FiniteField(ArraySystem):
             return self.wrap((np.matmul(a.astype(object), b.astype(object)) % self.p,))
         if terms > LONG:
             return x[..., :LONG] @ y[..., :LONG, :] + x[..., LONG:] @ y[..., LONG:, :]
-        if a.ndim == b.ndim == 2 or a.shape[-2] * max(b.shape[-2:]) < PIECE:
-            return self.wrap((self._product(a, b),))
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = np.broadcast_to(a, lead + a.shape[-2:]), np.broadcast_to(b, lead + b.shape[-2:])
         products = np.empty((*lead, a.shape[-2], b.shape[-1]), np.int64)
-        for i in np.ndindex(lead):  # large matrices one by one, in the same memory
-            products[i] = self._product(a[i], b[i])
+        if a.shape[-2] * max(b.shape[-2:]) < PIECE:
+            self._product(a, b, products)
+        else:  # large matrices one by one, in the same memory
+            a, b = np.broadcast_to(a, lead + a.shape[-2:]), np.broadcast_to(b, lead + b.shape[-2:])
+            for i in np.ndindex(lead):
+                self._product(a[i], b[i], products[i])
         return self.wrap((products,))
 
-    def _product(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def _product(self, a: np.ndarray, b: np.ndarray, total: np.ndarray) -> None:
         """Σᵢⱼ dᵢ @ eⱼ 2^((i+j)·bits), the highest power first, as planned at the top of this file."""
         terms = a.shape[-1]
         way = plan(self.p, terms)
         left, right = self._digits(a, way.left, way.bits), self._digits(b, way.right, way.bits)
         if len(left) == len(right) == 1 and terms <= way.block:
-            return self._floor(left[0] @ right[0])
-        product = np.empty((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
-        total = np.zeros(product.shape, np.int64)
+            self._floor(np.matmul(left[0], right[0], out=total.view(np.float64)))
+            return
+        product = np.empty(total.shape)
+        total[...] = 0
         for power in reversed(range(len(left) + len(right) - 1)):
             for i in range(max(0, power - len(right) + 1), min(power, len(left) - 1) + 1):
                 for k in range(0, terms, way.block):
@@ -211,7 +217,7 @@ class FiniteField(ArraySystem):
                     np.add(total, product, out=total, dtype=np.int64, casting="unsafe")
             if power:
                 self._shift(total, way.bits)
-        return self._residue(total)
+        self._residue(total)
 
     def _digits(self, x: np.ndarray, count: int, bits: int) -> list[np.ndarray]:
         """The digits of x in float64, least first, in an order of memory that BLAS can read."""
@@ -231,22 +237,23 @@ class FiniteField(ArraySystem):
             rest >>= bits
         return [*digits, rest.astype(np.float64)]
 
-    def _floor(self, x: np.ndarray) -> np.ndarray:
-        """x mod p for integers |x| < 2⁵¹ in float64, in place.
+    def _floor(self, x: np.ndarray) -> None:
+        """x mod p for integers |x| < 2⁵¹ in float64, as int64 in their place.
 
         (x + ½)/p is no nearer than 1/2p to any integer, and computed to within 2⁵¹/p · 2⁻⁵²: its floor is right.
         """
         if x.size < PIECE:
-            return x.astype(np.int64) % self.p
+            x.view(np.int64)[...] = x.astype(np.int64) % self.p
+            return
+        half, inverse, p, top = map(np.float64, (0.5, 1 / self.p, self.p, 2.0**52))  # NumPy takes longer over numbers of Python
         for part, quotient in pieces(x):
-            np.add(part, 0.5, out=quotient)
-            quotient *= 1 / self.p
-            np.floor(quotient, out=quotient)
-            quotient *= self.p
-            part -= quotient
-            part += 2.0**52  # whose last 52 bits are the integer
-            part.view(np.int64)[...] &= 2**52 - 1
-        return x.view(np.int64)
+            np.add(part, half, quotient)
+            np.multiply(quotient, inverse, quotient)
+            np.floor(quotient, quotient)
+            np.multiply(quotient, p, quotient)
+            np.subtract(part, quotient, part)
+            np.add(part, top, part)  # whose last 52 bits are the integer
+            np.bitwise_and(part.view(np.int64), LAST, part.view(np.int64))
 
     def _shift(self, x: np.ndarray, bits: int) -> None:
         """x 2^bits modulo p, in place, to within p/2 and a little: the products wrap around modulo 2⁶⁴, their difference is small."""

@@ -56,11 +56,16 @@ class Multiprecision(ObjectSystem):
             return self.wrap((+total.planes[0],))
         man = slices.matmul(left[0], np.swapaxes(right[0], -1, -2))
         exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
-        new, mpf, normalize, MPZ, prec = object.__new__, self.ctx.mpf, self.libmp.normalize, self.libmp.MPZ, self.ctx.prec
+        new, mpf, prec = object.__new__, self.ctx.mpf, self.ctx.prec
         made = [new(mpf) for _ in range(man.size)]  # as ctx.make_mpf does, without a call for each
+        rounded = self.libmp.from_man_exp if self.libmp.BACKEND == "gmpy" else self._rounded  # the one in C is the faster, else ours is
         for v, m, e in zip(made, man.flat, exp.ravel().tolist(), strict=True):
-            v._mpf_ = normalize(1 if m < 0 else 0, MPZ(abs(m)), e, m.bit_length(), prec, "n")
+            v._mpf_ = rounded(m, e, prec, "n")
         return self.wrap((np.fromiter(made, object, len(made)).reshape(man.shape),))
+
+    def _rounded(self, m: int, e: int, prec: int, rounding: str) -> Any:
+        """m 2^e as mpmath holds it; libmp.from_man_exp, without what it asks of its arguments."""
+        return self.libmp.normalize(1 if m < 0 else 0, abs(m), e, m.bit_length(), prec, rounding)
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over the multiples of 2⁻⁵² in [-1, 1)."""

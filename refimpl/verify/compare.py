@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from numbers import Rational
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..systems.balls import Balls
 from ..systems.floats import dtype_name
 from ..systems.multiprecision import Multiprecision
 from .bounds import judge, judged
-from .theorem import Different, Numbers, content
+from .theorem import Different, Numbers, record
 
 ORACLE = 40  # digits
 MANY = 20  # instances over which luck evens out
@@ -105,7 +106,7 @@ def compare(how: str, sides: Callable[[Any, Numbers], Iterator[Any]], case: Any,
     for pair, about in zip(pairs, errors, strict=True):
         name, left, right = pair
         where = f"{name} at {case}"
-        tally.outputs.update(content(left) + content(right))
+        record(tally.outputs, left, right)
         if isinstance(left, int):
             tally.failure = tally.failure or ("" if left == right else f"{name} is {left} instead of {right}")
         elif tuple(left.shape) != tuple(right.shape):
@@ -142,8 +143,8 @@ def differ(name: str, left: Any, right: Any, bad: np.ndarray, tally: Tally) -> N
 
 def short(x: Any) -> str:
     """A number; of a fraction with many digits, about how much it is."""
-    if isinstance(x, Fraction) and x.denominator.bit_length() > 100:
-        return f"about {x.numerator / x.denominator:.6g}"
+    if isinstance(x, Rational) and x.denominator.bit_length() > 100:
+        return f"about {int(x.numerator) / int(x.denominator):.6g}"
     return str(x)
 
 

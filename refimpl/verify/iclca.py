@@ -25,7 +25,7 @@ from ..transformer import Form, Model, keys_values, transformer
 from .conversion_check import counted
 from .identities import FORMS, states
 from .probes import Probe, exact_probe
-from .theorem import Case, ModelCase, Numbers, Sides, Theorem, content
+from .theorem import Case, ModelCase, Numbers, Sides, Theorem, record
 
 # What is verified. A test that plants a bug replaces an entry.
 CONVERSION: dict[str, Callable[..., Any]] = {"convert": convert, "unconvert": unconvert, "model": transformer}
@@ -236,7 +236,7 @@ def iclca_probes(case: Case, numbers: Numbers) -> Sides:
     probe = exact_probe(numbers.system, **options, layout=case.rope and case.rope[0], seed=numbers.seed)  # type: ignore[arg-type]
     model, x = selecting_model(numbers.system, probe, case)
     xp = array_namespace(x)
-    numbers.digest.update(content(x))
+    record(numbers.digest, x)
     for M in range(case.n + 1):
         y = CONVERSION["model"](CONVERSION["convert"](model, x[:M, :]), x[M:, :], form=FORMS["chunked"])[0]
         o = xp.reshape(y[:, -2 * case.m :], (case.n - M, 2, case.m))

@@ -24,7 +24,7 @@ from ..state import State, absorb, join, no_text, remove, shift
 from ..systems import Dependencies, seed_of
 from ..systems.array import array_namespace
 from .probes import exact_probe
-from .theorem import Case, Numbers, Sides, Theorem, content
+from .theorem import Case, Numbers, Sides, Theorem, record
 
 # What is verified. A test that plants a bug replaces an entry.
 FORMS: dict[str, Callable[..., Any]] = {
@@ -220,7 +220,7 @@ def causality(case: Case, numbers: Numbers) -> Sides:
 def exact_probes(case: Case, numbers: Numbers) -> Sides:
     shape = {"n": case.n, "r": case.d, "m": case.m, "mask": case.mask, "normalise": case.normalise, "start": case.start is not None}
     probe = exact_probe(numbers.system, **shape, layout=case.rope and case.rope[0], seed=numbers.seed)  # type: ignore[arg-type]
-    numbers.digest.update(content(probe.q) + content(probe.k) + content(probe.v))
+    record(numbers.digest, probe.q, probe.k, probe.v)
     for name in ("sum", "quadratic", "recurrent", "chunked"):
         o, state = FORMS[name](probe.q, probe.k, probe.v, **probe.options, **({"chunk": case.chunk} if name == "chunked" else {}))
         yield f"{name}: o", o, probe.expected

@@ -230,7 +230,7 @@ class Numbers:
             x = self.origin.random(shape, self.seed + self.drawn)
         except NotDefined:  # every ring has the integers
             x = self.origin.convert(np.random.default_rng(self.seed + self.drawn).integers(-48, 49, shape))
-        self.digest.update(content(x))
+        record(self.digest, x)
         if self.keep is not None:
             self.keep.append(x)
         return x if self.system is self.origin else self.system.convert(x)
@@ -269,13 +269,12 @@ def usual_angles(system: Any, width: int) -> Callable[[Iterable[int]], tuple[Any
     return lambda at: table(tuple(at))
 
 
-def content(x: Any) -> bytes:
-    """The numbers of an array as bytes, the same for the same numbers."""
-    if isinstance(x, int):
-        return str(x).encode()
-    planes = x.planes if isinstance(x, Array) else (host(x),)
-    parts = (" ".join(map(spelled, p.flat)).encode() if p.dtype == object else p.tobytes() for p in planes)
-    return b"".join(parts) + str(tuple(x.shape)).encode()
+def record(digest: Any, *arrays: Any) -> None:
+    """Take numbers into a digest, which is then the same for the same numbers."""
+    for x in arrays:
+        for p in () if isinstance(x, int) else x.planes if isinstance(x, Array) else (host(x),):
+            digest.update(" ".join(map(spelled, p.flat)).encode() if p.dtype == object else np.ascontiguousarray(p))
+        digest.update(str(x if isinstance(x, int) else tuple(x.shape)).encode())
 
 
 def spelled(x: Any) -> str:
