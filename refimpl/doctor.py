@@ -16,7 +16,7 @@ OPTIONAL = {
     "torch": ("torch", "arrays on CPU or GPU"),
     "jax": ("jax", "arrays on CPU, GPU or TPU"),
     "cupy": ("cupy", "arrays on an NVIDIA GPU"),
-    "gmpy2": ("fast", "faster mpmath"),
+    "gmpy2": ("fast", "faster mpmath and ℚ"),
     "python-flint": ("fast", "faster balls"),
     "ml-dtypes": ("test", "bfloat16 and float8 in NumPy"),
     "array-api-strict": ("test", "tests of the GPU path without a GPU"),

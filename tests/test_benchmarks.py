@@ -58,8 +58,8 @@ def test_the_benchmark_runs(tmp_path):
 def test_a_ratio_is_that_of_its_times(tmp_path):
     _, found = run(tmp_path, "--only", "GF")
     assert {row["group"] for row in found["rows"]} == {"GF"}
-    (figure,) = (f for f in found["figures"] if f["what"] == "8³ modulo 2³¹−1: time / dgemm's")
-    time = {row["what"]: row for row in found["rows"] if row["case"] == "8³ modulo 2³¹−1"}
+    (figure,) = (f for f in found["figures"] if f["what"] == "8³ modulo 2³¹−1, 1 thread: time / dgemm's")
+    time = {row["what"]: row for row in found["rows"] if row["case"] == "8³ modulo 2³¹−1, 1 thread"}
     for ratio, of in (("of minima", "min"), ("of medians", "median")):
         assert figure[ratio] == pytest.approx(time["GF(p)"][of] / time["dgemm"][of])
 
@@ -71,7 +71,7 @@ def test_what_is_not_installed_is_said(tmp_path):
     for row in found["rows"]:
         assert row["why not"] == ("not installed" if row["what"] in PEERS else ""), row
     figures = [f for f in found["figures"] if "in torch" in f["what"] or "flint" in f["what"]]
-    assert len(figures) == 7 and all((f["of minima"], f["met"], f["note"]) == (None, None, "not installed") for f in figures)
+    assert len(figures) == 10 and all((f["of minima"], f["met"], f["note"]) == (None, None, "not installed") for f in figures)
 
 
 PLANTED = """

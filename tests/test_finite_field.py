@@ -10,8 +10,8 @@ from assertions import says
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refimpl.systems import GF, finite_field, is_prime
-from refimpl.systems.finite_field import LONG, PIECE, cost, cut, plan
+from refimpl.systems import GF, is_prime, modular
+from refimpl.systems.modular import LONG, PIECE, cost, cut, plan
 
 TERMS = 512  # for which plans are looked at
 
@@ -83,7 +83,7 @@ def test_no_sum_exceeds_what_is_exact(p):
         assert min(terms, way.block) * a * b <= 2**53 and way.block >= 1
         left, right = max(1, way.left), max(1, way.right)
         if left == right == 1 and terms <= way.block:
-            assert terms * a * b < 2**51  # as _floor needs it
+            assert terms * a * b < 2**51  # as floor needs it
         else:  # all of one power is added up in int64, after a remainder of little more than p/2; its quotient by p is found to within 1
             total = 0.6 * p + min(left, right) * -(-terms // way.block) * min(terms, way.block) * a * b
             assert total < 2**63 and (left + right == 2 or total / p * 2**way.bits < 2**50)
@@ -91,7 +91,6 @@ def test_no_sum_exceeds_what_is_exact(p):
 
 @every_prime
 def test_digits_are_as_small_as_the_plan_says(p):
-    field = GF(p)
     powers = [2**i for i in range(61)]
     x = np.array([[v % p for v in (p // 2, p // 2 + 1, p - 2, *powers, *(q - 1 for q in powers), *(p - q for q in powers))]])
     for counts in ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (3, 3)):
@@ -99,7 +98,7 @@ def test_digits_are_as_small_as_the_plan_says(p):
         for count, size in zip(counts, way.sizes, strict=True):
             if size > 2**53:
                 continue
-            parts = field._digits(x, count, way.bits)
+            parts = modular.digits(x, count, way.bits, p)
             assert len(parts) == max(1, count) and all(np.abs(d).max() <= size for d in parts)
             whole = sum(d.astype(object).astype(int).astype(object) << (i * way.bits) for i, d in enumerate(parts))
             assert (whole % p == x).all()
@@ -128,11 +127,11 @@ def test_a_block_too_long_is_wrong(p, monkeypatch):
     """The bound is needed: with blocks of sixteen times as many terms the worst case comes out wrong, at every kind of plan."""
     way = plan(p, TERMS)
     k = 16 * way.block
-    monkeypatch.setattr(finite_field, "LONG", k)
-    monkeypatch.setattr(finite_field, "plan", lambda p, terms: way)
+    monkeypatch.setattr(modular, "LONG", k)
+    monkeypatch.setattr(modular, "plan", lambda p, terms: way)
     rows = worst(p, k)[-6:]
     assert right(p, rows, rows[1:5].T)
-    monkeypatch.setattr(finite_field, "plan", lambda p, terms: way._replace(block=k))
+    monkeypatch.setattr(modular, "plan", lambda p, terms: way._replace(block=k))
     assert not right(p, rows, rows[1:5].T)
 
 

@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from numbers import Rational
 from typing import Any
 
 import numpy as np
 
 from ..systems import MP, Array, RunningError, fractions
-from ..systems.array import host
+from ..systems.array import host, plain
 from ..systems.balls import Balls
 from ..systems.floats import dtype_name
 from ..systems.multiprecision import Multiprecision
@@ -143,8 +142,9 @@ def differ(name: str, left: Any, right: Any, bad: np.ndarray, tally: Tally) -> N
 
 def short(x: Any) -> str:
     """A number; of a fraction with many digits, about how much it is."""
-    if isinstance(x, Rational) and x.denominator.bit_length() > 100:
-        return f"about {int(x.numerator) / int(x.denominator):.6g}"
+    x = plain(x)
+    if isinstance(x, Fraction) and x.denominator.bit_length() > 100:
+        return f"about {x.numerator / x.denominator:.6g}"
     return str(x)
 
 

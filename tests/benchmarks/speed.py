@@ -14,31 +14,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
-import random
 import statistics
-import tracemalloc
-from dataclasses import replace
 from fractions import Fraction
-from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
-import mpmath
 import numpy as np
 from clock import Bench, serve
+from contenders import EPSILON, LEAST, MAKERS, chunk_of, many_digits, plain, precision, residues
 
 import refimpl as ri
 from refimpl.verify import large
-from refimpl.verify.check import Draws, check
 
 PRIMES = {"2²¹−9": (2**21 - 9, 1.2), "2³¹−1": (2**31 - 1, 4.5), "2⁶¹−1": (2**61 - 1, 16)}  # and a product's time over dgemm's, at most
 DIGITS = (30, 50, 100, 300)
-LEAST = 1 / 8  # q, k, v are drawn from [LEAST, 1): sums of positive numbers have no cancellation, so errors have a simple bound
-EPSILON = {"fast-transformers": 1e-6, "fla naive chunk": 1e-10}  # what these add to the denominator
 
 SIZES = {
     "rounds": 7, "heads": 8, "width": 64, "short": 1024, "middle": 4096, "long": 16384, "gemm": 1024, "field": 512,
@@ -48,182 +39,6 @@ QUICK = SIZES | {
     "rounds": 3, "short": 512, "middle": 1024, "long": 4096, "gemm": 512, "field": 256, "digits": 24, "large": 48,
     "layers": 2, "model_heads": 2, "model_width": 64, "prompt": 64, "text": 8,
 }  # fmt: skip
-
-
-# What runs in a worker: each maker prepares its inputs and gives back a function to be timed.
-
-
-def chunk_of(width):
-    """The chunk that linear_attention_chunked takes for keys and values of this width."""
-    return 64
-
-
-def inputs(dtype, heads, n, width):
-    draw = np.random.default_rng(0).random((3, heads, n, width), dtype=dtype)
-    return LEAST + (1 - LEAST) * draw
-
-
-def ours(form, **shape):
-    q, k, v = inputs(**shape)
-    own = {"chunk": chunk_of(shape["width"])} if form == "linear_attention_chunked" else {}
-    return lambda: getattr(ri, form)(q, k, v, **own)[0]
-
-
-def loop(xp, q, k, v, chunk):
-    """The chunked form as a bare loop, in NumPy or torch."""
-    S, z = xp.zeros_like(q[:, 0, :, None] * v[:, 0, None, :]), xp.zeros_like(q[:, 0, :, None])
-    mask = xp.tril(xp.ones((chunk, chunk), dtype=q.dtype))
-    out = []
-    for a in range(0, q.shape[1], chunk):
-        Q, KT, V = q[:, a : a + chunk], k[:, a : a + chunk].mT, v[:, a : a + chunk]
-        A = xp.matmul(Q, KT) * mask[: Q.shape[1], : Q.shape[1]]
-        num, den = xp.matmul(A, V) + xp.matmul(Q, S), A.sum(-1)[..., None] + xp.matmul(Q, z)
-        out.append(num / den)
-        S, z = S + xp.matmul(KT, V), z + KT.sum(-1)[..., None]
-    return xp.concat(out, axis=1)
-
-
-def bare_loop(library, **shape):
-    xp = importlib.import_module(library)
-    q, k, v = map(xp.asarray, inputs(**shape))
-    return lambda: loop(xp, q, k, v, chunk_of(shape["width"]))
-
-
-def its_matrix_products(**shape):
-    """The products of every chunk and nothing else."""
-    (q, k, v), chunk = inputs(**shape), chunk_of(shape["width"])
-    S = np.ones((shape["heads"], shape["width"], shape["width"]), dtype=q.dtype)
-
-    def run():
-        for a in range(0, q.shape[1], chunk):
-            Q, KT, V = q[:, a : a + chunk], k[:, a : a + chunk].mT, v[:, a : a + chunk]
-            last = (Q @ KT @ V, Q @ S, KT @ V)[-1]
-        return last
-
-    return run
-
-
-def fast_transformers(**shape):
-    """Its kernel gives the numerator; the rest is as in its CausalLinearAttention."""
-    import torch
-    from fast_transformers.causal_product import causal_dot_product
-
-    q, k, v = torch.asarray(inputs(**shape))[:, None]
-
-    def run():
-        Z = 1 / (torch.einsum("nhli,nhli->nhl", q, k.cumsum(2)) + EPSILON["fast-transformers"])
-        return (causal_dot_product(q, k, v) * Z[..., None])[0]
-
-    return run
-
-
-def fla_naive_chunk(**shape):
-    import torch
-
-    package = importlib.util.find_spec("fla")
-    if package is None:
-        raise ImportError("fla")
-    # Its package imports triton, of no use to a CPU; this file of it needs only torch and einops.
-    spec = importlib.util.spec_from_file_location("naive", Path(package.submodule_search_locations[0], "ops/linear_attn/naive.py"))
-    naive = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(naive)
-    q, k, v = (x.transpose(0, 1).contiguous()[None] for x in torch.asarray(inputs(**shape)))  # (batch, n, heads, width), as it likes it
-    return lambda: naive.naive_chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0].transpose(0, 1)
-
-
-def gemm(dtype, size):
-    a, b = np.random.default_rng(0).standard_normal((2, size, size)).astype(dtype)
-    return lambda: a @ b
-
-
-def peak(variant, **shape):
-    """Bytes of NumPy's memory during one call, beyond its inputs and its output."""
-    q, k, v = inputs(**shape)
-    options = {"phi": "elu+1", "rope": ri.Rope(ri.angle_table(q, shape["width"]))} if variant == "elu+1, RoPE" else {}
-
-    def run():
-        tracemalloc.start()
-        o, _ = ri.linear_attention_chunked(q, k, v, chunk=chunk_of(shape["width"]), **options)
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return most - o.nbytes
-
-    return run
-
-
-def residues(p, size):
-    return np.random.default_rng(0).integers(0, p, (2, size, size))
-
-
-def field_product(p, size):
-    a, b = map(ri.GF(p).convert, residues(p, size))
-    return lambda: a @ b
-
-
-def flint_product(p, size):
-    import flint
-
-    a, b = (flint.nmod_mat(size, size, x.ravel().tolist(), p) for x in residues(p, size))
-    return lambda: a * b
-
-
-def precision(digits):
-    ctx = mpmath.MPContext()
-    ctx.dps = digits
-    return ctx
-
-
-def many_digits(digits, size, scaled):
-    """Two matrices of signed numbers of full precision, as Fractions; scaled: over 400 binary orders of magnitude."""
-    draw, bits = random.Random(0), precision(digits).prec
-
-    def number(_):
-        scale = Fraction(2) ** draw.randint(-200, 200) if scaled else 1
-        return draw.choice((-1, 1)) * scale * Fraction(draw.getrandbits(bits), 1 << bits)
-
-    return np.frompyfunc(number, 1, 1)(np.zeros((2, size, size)))
-
-
-def many_digits_product(digits, size, scaled):
-    a, b = map(ri.MP(digits).convert, many_digits(digits, size, scaled))
-    return lambda: a @ b
-
-
-def object_product(digits, size, scaled):
-    ctx = precision(digits)
-    a, b = np.frompyfunc(lambda x: ctx.mpf(x.numerator) / x.denominator, 1, 1)(many_digits(digits, size, scaled))
-    return lambda: a @ b
-
-
-def verification(p, **shape):
-    theorem = replace(large.GPT2_SMALL, only="")
-
-    def run():
-        found = check(theorem, ri.GF(p), [large.shape(**shape)], Draws(0))
-        return {name: getattr(found, name) for name in ("seconds", "verdict", "redraws", "notes")}
-
-    return run
-
-
-MAKERS = {
-    "chunked": partial(ours, "linear_attention_chunked"), "recurrent": partial(ours, "linear_attention_recurrent"),
-    "its matrix products": its_matrix_products, "gemm": gemm, "bare loop": bare_loop, "peak": peak,
-    "fast-transformers": fast_transformers, "fla naive chunk": fla_naive_chunk, "GF": field_product, "flint": flint_product,
-    "MP": many_digits_product, "mpf": object_product, "model": verification,
-}  # fmt: skip
-
-
-def plain(x):
-    """A result as an array that can be saved: numbers, or Fractions."""
-    if isinstance(x, ri.systems.Array):
-        return np.array(x.tolist()) if x.system.exact else x.system.fractions(x)
-    if hasattr(x, "entries"):
-        return np.array([int(e) for e in x.entries()]).reshape(x.nrows(), x.ncols())
-    x = np.asarray(x)
-    return x if x.dtype != object else np.frompyfunc(lambda e: Fraction(*map(int, mpmath.libmp.to_rational(e._mpf_))), 1, 1)(x)
-
-
-# What the parent does, group by group.
 
 
 def attention(bench, sizes):
@@ -268,7 +83,7 @@ def attention_targets(bench, sizes, dtype, n, times):
     def faster(what, other, at_least=None, factor=1):
         bench.ratio(f"{dtype}, n = {n}: {what}", times, other, "chunked", factor=factor, at_least=at_least)
 
-    float64, chunk = dtype == "float64", chunk_of(sizes.width)
+    float64, chunk = dtype == "float64", chunk_of(dtype, sizes.heads, sizes.width)
     share = 4 * sizes.heads * n * sizes.width * (chunk + sizes.width) / (2 * sizes.gemm**3)  # flops of its products / of gemm
     faster(f"rate / of its matrix products alone, chunk {chunk}", "its matrix products", 0.8)
     faster("rate / of gemm", "gemm", (0.5 if float64 else 0.45) if n == sizes.middle else None, share)
@@ -283,7 +98,7 @@ def attention_targets(bench, sizes, dtype, n, times):
 
 def attention_memory(bench, sizes, dtype):
     """Of NumPy's arrays (BLAS has buffers of its own), beyond inputs and output: it should not depend on how many tokens there are."""
-    unit = sizes.heads * (chunk_of(sizes.width) ** 2 + sizes.width**2) * np.dtype(dtype).itemsize
+    unit = sizes.heads * (chunk_of(dtype, sizes.heads, sizes.width) ** 2 + sizes.width**2) * np.dtype(dtype).itemsize
     for variant in ("plain", "elu+1, RoPE"):
         found = {}
         for n in (sizes.middle, sizes.long):
@@ -296,23 +111,24 @@ def attention_memory(bench, sizes, dtype):
 
 
 def GF(bench, sizes):
-    for name, (p, limit) in PRIMES.items():
-        case, title = {"p": p, "size": sizes.field}, f"{sizes.field}³ modulo {name}"
-        a, b = residues(**case)
-        want = a[:4].astype(object) @ b.astype(object) % p
-        contenders = {
-            "dgemm": ("numpy", 1, "gemm", {"dtype": "float64", "size": sizes.field}),
-            "GF(p)": ("numpy", 1, "GF", case),
-            "flint": ("numpy", 1, "flint", case),
-        }
+    for threads in (1, 2):
+        for name, (p, limit) in PRIMES.items():
+            case, title = {"p": p, "size": sizes.field}, f"{sizes.field}³ modulo {name}, {threads} thread{'s' * (threads > 1)}"
+            a, b = residues(**case)
+            want = a[:4].astype(object) @ b.astype(object) % p
+            contenders = {
+                "dgemm": ("numpy", threads, "gemm", {"dtype": "float64", "size": sizes.field}),
+                "GF(p)": ("numpy", threads, "GF", case),
+                "flint": ("numpy", threads, "flint", case),
+            }
 
-        def judge(_, got, p=p, want=want):
-            """Wrong entries among four rows, which Python's integers know."""
-            return np.count_nonzero(got[:4].astype(np.int64) % p != want), 0
+            def judge(_, got, p=p, want=want):
+                """Wrong entries among four rows, which Python's integers know."""
+                return np.count_nonzero(got[:4].astype(np.int64) % p != want), 0
 
-        times = bench.contest(title, contenders, judge, sizes.rounds, yardsticks=("dgemm",))
-        bench.ratio(f"{title}: time / dgemm's", times, "GF(p)", "dgemm", at_most=limit)
-        bench.ratio(f"{title}: time / flint's", times, "GF(p)", "flint")
+            times = bench.contest(title, contenders, judge, 3 * sizes.rounds, yardsticks=("dgemm",))
+            bench.ratio(f"{title}: time / dgemm's", times, "GF(p)", "dgemm", at_most=limit)
+            bench.ratio(f"{title}: time / flint's", times, "GF(p)", "flint")
 
 
 def multiprecision(bench, sizes):
@@ -342,7 +158,7 @@ def digits_contest(bench, title, names, rounds, **case):
 
     def judge(name, got):
         """K products and their sum: off by K + 1 roundings of Σ |a| |b| at most."""
-        off = abs(got[corner] - exact)
+        off = abs(np.frompyfunc(Fraction, 1, 1)(got[corner]) - exact)
         errors[name] = off / abs(exact)
         return max((off / size).ravel()), (case["size"] + 1) * u
 
