@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.systems import GF, is_prime, modular
-from refimpl.systems.modular import LONG, PIECE, cost, cut, plan
+from refimpl.systems.modular import LONG, PIECE, WAYS, cost, cut, plan
 
 TERMS = 512  # for which plans are looked at
 
@@ -93,7 +93,7 @@ def test_no_sum_exceeds_what_is_exact(p):
 def test_digits_are_as_small_as_the_plan_says(p):
     powers = [2**i for i in range(61)]
     x = np.array([[v % p for v in (p // 2, p // 2 + 1, p - 2, *powers, *(q - 1 for q in powers), *(p - q for q in powers))]])
-    for counts in ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (3, 3)):
+    for counts in WAYS:
         way = cut(p, *counts)
         for count, size in zip(counts, way.sizes, strict=True):
             if size > 2**53:
@@ -112,6 +112,30 @@ def test_worst_case(p):
         assert right(p, rows, rows.T), k
         mixed = np.random.default_rng(k).permuted(rows, axis=0)  # of both signs
         assert right(p, mixed[:4], rows.T) and right(p, mixed[:4], mixed[4:].T), k
+
+
+def test_sums_that_int64_cannot_hold(monkeypatch):
+    """That is why a sum of more than LONG terms is a sum of shorter ones."""
+    p, k = prime(2**49), 4 * LONG
+    rows = worst(p, k)[-6:]
+    assert right(p, rows[:1], rows[1:2].T)
+    monkeypatch.setattr(modular, "LONG", k)
+    assert not all(right(p, rows[i : i + 1], rows[j : j + 1].T) for i in range(6) for j in range(6))
+
+
+def test_millions_of_terms():
+    ones = GF(10007).ones((1, 2**23))
+    assert (ones @ GF(10007).matrix_transpose(ones)).tolist() == [[2**23 % 10007]]
+
+
+@pytest.mark.parametrize("p", [2, 3, 10007, 2097143, 94906249, 2**31 - 1])
+def test_remainders_next_to_multiples(p):
+    """As large as floor may be given them, and enough of them for the way without `%`."""
+    near = np.linspace(-(2**51) + 2 * p, 2**51 - 2 * p, PIECE).astype(np.int64) // p * p
+    x = np.concatenate([near + step for step in (-1, 0, 1)])
+    found = x.astype(np.float64)
+    modular.floor(found, p)
+    assert (found.view(np.int64) == x % p).all()
 
 
 @pytest.mark.parametrize("p", [2, 2**20 - 3, 2097143, prime(2**24), 2**31 - 1, prime(2**45), 2**61 - 1])
@@ -141,7 +165,7 @@ def test_plans_of_all_kinds_can_be_too_long():
 
 def test_the_cheapest_plan_is_taken():
     for p, terms in itertools.product(PRIMES, (1, 64, 512, 4000)):
-        ways = [cut(p, *counts) for counts in ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (3, 3))]
+        ways = [cut(p, *counts) for counts in WAYS]
         assert cost(plan(p, terms), terms) == min(cost(way, terms) for way in ways if way.block)
 
 

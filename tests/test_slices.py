@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import threading
 from fractions import Fraction
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from refimpl.systems import MP, QQ, Dual, balls, floats, fractions, multiprecision, rational, slices
 from refimpl.systems.array import Array, ObjectSystem, elementwise
+from refimpl.systems.multiprecision import aligned
 from refimpl.systems.rational import Rational
 
 INTEGERS = (
@@ -62,17 +64,28 @@ def test_product_of_no_integers(shapes: Any) -> None:
     assert slices.matmul(x, y).shape == np.matmul(x, y).shape
 
 
-def test_product_of_integers_of_gmpy2() -> None:
-    gmpy2 = pytest.importorskip("gmpy2")
-    x = objects([(-3) ** i for i in range(900)], (30, 30))
-    assert slices.matmul(elementwise(gmpy2.mpz, x), elementwise(gmpy2.mpz, x)).tolist() == (x @ x).tolist()
-
-
 def extreme(K: int, width: int, less: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Integers below 2^width all of whose digits are −2^(b−1), the largest there are, so that nothing cancels; or a little less."""
     bits, p, _ = slices.plan(K, width, width)
     worst = -sum((2 ** (bits - 1) - less) << bits * i for i in range(p - 1))
     return objects([worst] * K * 12, (12, K)), objects([worst] * K * 12, (K, 12))
+
+
+@pytest.mark.parametrize("K", [1, 30, 64, 1000])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.usefixtures("always")
+def test_full_top_digits(K: int, count: int) -> None:
+    """The widest integers of so many digits: a carry into the top one has nowhere to go on to."""
+    bits = next(b for b in range(27, 1, -1) if slices.plan(K, count * b - 1, count * b - 1) == (b, count, count))
+    top = 2 ** (count * bits - 1)
+    values = [sign * (top - less) for sign in (1, -1) for less in (1, 2, *(2**j for j in range(count * bits - 1)))]
+    x = objects(values, (len(values), 1))
+    found = slices.digits(x, bits, count)
+    assert len(found) == count and all((abs(d) <= 2 ** (bits - 1)).all() for d in found)
+    assert (sum(d.astype(np.int64).astype(object) << bits * i for i, d in enumerate(found)) == x).all()
+    wide, ones = np.repeat(x, K, axis=1), objects([1] * K * 12, (K, 12))
+    assert (slices.matmul(wide, ones) == K * x).all()
+    assert (slices.matmul(wide, np.swapaxes(wide, 0, 1)) == K * x * np.swapaxes(x, 0, 1)).all()
 
 
 @pytest.mark.parametrize("K", [1, 30, 64, 1000])
@@ -268,3 +281,50 @@ def test_products_of_arb(lead: Any, digits: int) -> None:
     )
     loop = ObjectSystem.matmul(numbers, x, y)
     assert not got.planes[0].size or numbers.radius(got) <= numbers.radius(loop)
+
+
+def test_wide_tops_in_q_and_mpmath() -> None:
+    """As they come: 2⁴⁷ − 1 fills its digits in sums of forty."""
+    for numbers in (Rational(maker) for maker in MAKERS):
+        assert (numbers.convert(np.full((40, 40), 2**47 - 1)) @ numbers.ones((40, 40)) == 40 * (2**47 - 1)).all()
+    x = np.full((40, 40), 1 - 2.0**-53)
+    x[:, 0] = 2.0**-71
+    want = float(39 * Fraction(1 - 2.0**-53) + Fraction(1, 2**71))
+    assert {float(v) for v in (MP(15).convert(x) @ MP(15).ones((40, 40))).planes[0].flat} == {want}
+
+
+def test_a_product_does_not_touch_the_context() -> None:
+    """Nor may it for a moment: other threads use it too."""
+    numbers = MP(30)
+    before = numbers.ctx.prec
+    workers = [threading.Thread(target=lambda: [numbers.ones((2, 2)) @ numbers.ones((2, 2)) for _ in range(200)]) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert numbers.ctx.prec == before
+
+
+def test_sums_over_many_orders_of_magnitude() -> None:
+    """Up to 2²⁰ bits nothing is lost on the way; beyond that, what is small beside the sum so far."""
+    for bits, want in ((2**13, 1), (2**16, 1), (2**20 - 100, 1), (2**21, 0)):
+        x = MP(15).convert([[1, 2**bits, -(2**bits)]])
+        assert float((x @ MP(15).ones((3, 1))).planes[0][0, 0]) == want
+
+
+@given(m=st.integers(-(2**200), 2**200), e=st.integers(-500, 500))
+def test_rounding_without_gmpy2(m: int, e: int) -> None:
+    numbers = MP(30)
+    assert numbers._rounded(m, e, 103, "n") == numbers.libmp.from_man_exp(m, e, 103, "n")
+
+
+def test_zeros_do_not_widen_a_row() -> None:
+    x = MP(15).convert([[Fraction(3, 2**5000), 0, Fraction(5, 2**5001)], [0, 0, 0]])
+    man, low = aligned(x.planes[0])
+    assert man.tolist() == [[6, 0, 5], [0, 0, 0]] and low[0, 0] == -5001
+
+
+def test_a_maker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"gmpy2 is not installed: pip install 'refimpl\[fast\]'"):
+        Rational("gmpy2")

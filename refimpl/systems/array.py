@@ -194,7 +194,7 @@ class Array:
         return planes[0] if len(planes) == 1 else planes
 
     def __repr__(self) -> str:
-        parts = [np.array2string(p, formatter={"object": str}, separator=", ") for p in self.planes]
+        parts = [np.array2string(p, formatter={"object": lambda v: str(plain(v))}, separator=", ") for p in self.planes]
         return f"{self.system.name}({'; '.join(parts)})"
 
     def __len__(self) -> int:

@@ -10,8 +10,8 @@ import numpy as np
 
 from .array import Array, array_namespace, device
 
-# To fault fresh memory in takes longer than the arithmetic on it. glibc gives arrays back to the system at once until it has seen
-# one of nearly 32 MB freed; from then on it keeps 64 MB for the next (mallopt(3), M_MMAP_THRESHOLD). Elsewhere this does nothing.
+# To fault fresh memory in can take longer than the arithmetic on it. glibc keeps freed memory for the next array up to twice the
+# size of the largest array it has seen freed, of those up to 32 MB (mallopt(3), M_MMAP_THRESHOLD). Elsewhere this does nothing.
 np.empty(2**25 - 2**16, np.uint8)
 
 quiet = functools.partial(np.errstate, all="ignore")  # NumPy's warnings, where what they warn of is looked for and located

@@ -46,7 +46,7 @@ class FiniteField(ArraySystem):
     def mul(self, x: Planes, y: Planes) -> Planes:
         a, b = x[0], y[0]
         if self.p >= 2**31 and np.broadcast(a, b).size <= FEW:
-            return (a.astype(object) * b % self.p,)
+            return (np.asarray(a.astype(object) * b % self.p, dtype=np.int64),)
         return (modular.times(a, b, self.p),)
 
     def div(self, x: Planes, y: Planes) -> Planes:
@@ -63,7 +63,7 @@ class FiniteField(ArraySystem):
     def _inverse(self, x: np.ndarray) -> np.ndarray:
         """All inverses from those of half as many products: 1/a = b · 1/ab, 1/b = a · 1/ab (Montgomery 1987)."""
         if x.size <= SINGLY:
-            return elementwise(lambda a: pow(a, -1, self.p), x.astype(object)).astype(np.int64)
+            return np.array([pow(a, -1, self.p) for a in x.tolist()], dtype=np.int64)
         half = (x.size + 1) // 2  # the middle one of an odd number is in both halves
         a, b, inverse = x[:half], x[-half:], np.empty_like(x)
         (product,) = self.mul((a,), (b,))
@@ -74,7 +74,7 @@ class FiniteField(ArraySystem):
     def matmul(self, x: Array, y: Any) -> Array:
         y = self.factor(x, y)
         a, b = x.planes[0], y.planes[0]
-        if self.p >= 2**31 and 0 < a.size * b.shape[-1] <= 4 * FEW:
+        if self.p >= 2**31 and 0 < max(a.size * b.shape[-1], b.size * a.shape[-2]) <= 4 * FEW:
             return self.wrap((np.matmul(a.astype(object), b.astype(object)) % self.p,))
         return self.wrap((modular.matmul(a, b, self.p),))
 

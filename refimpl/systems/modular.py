@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PIECE = 2**15  # entries that pass through several operations at a time, and stay in the cache
-LONG = 2**13  # terms of a matrix product, so few that their blocks add up within int64; one with more is a sum of shorter ones
+LONG = 2**13  # terms of a matrix product; one with more is a sum of such, for the blocks of a plan add up to no more than about 2⁶²
 LAST = np.int64(2**52 - 1)
 HALF = 31  # bits of the lower half of a factor
 
@@ -35,10 +35,13 @@ class Plan(NamedTuple):
     block: int
 
 
+WAYS = ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (3, 3))
+
+
 @functools.lru_cache(maxsize=4096)
 def plan(p: int, terms: int) -> Plan:
     """The cheapest plan for sums of that many terms."""
-    ways = (cut(p, *digits) for digits in ((0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (3, 3)))
+    ways = (cut(p, *digits) for digits in WAYS)
     return min((way for way in ways if way.block), key=lambda way: cost(way, terms))
 
 

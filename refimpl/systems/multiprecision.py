@@ -24,6 +24,8 @@ class Multiprecision(ObjectSystem):
         self.ctx.dps = digits
         self.name = f"mpmath({digits} digits)"
         self.libmp = mpmath.libmp
+        self._exact = mpmath.MPContext()  # in which sums of products do not round
+        self._exact.prec = self.ctx.prec + 2**20
 
     def number(self, x: Fraction) -> Any:
         return self.ctx.make_mpf(self.libmp.from_rational(x.numerator, x.denominator, self.ctx.prec, "n"))
@@ -42,7 +44,7 @@ class Multiprecision(ObjectSystem):
         return elementwise(self.ctx.isfinite, x.planes[0]).astype(bool)
 
     def matmul(self, x: Array, y: Any) -> Array:
-        """Σ_k x[..., k] y[k, ...]: the exact sum, rounded once, to nearest. (One of more than 2²⁰ bits is first rounded to these.)
+        """Σ_k x[..., k] y[k, ...]: the exact sum, rounded once, to nearest; but on the way it is held to 2²⁰ bits at most.
 
         Each row of x and each column of y are integers times a power of two, so the product is one of integers; unless it is small,
         exponents lie far apart within a row or column, or there are numbers that have none: inf, nan, complex ones.
@@ -51,9 +53,9 @@ class Multiprecision(ObjectSystem):
         a, b = x.planes[0], np.swapaxes(y.planes[0], -1, -2)
         left, right = (aligned(a), aligned(b)) if slices.terms(x, y) > SMALL else (None, None)
         if not left or not right:
-            with self.guard(2**20):
-                total = super().matmul(x, y)
-            return self.wrap((+total.planes[0],))
+            wide = self._exact.convert  # another context: that of this system may be in use in other threads
+            total = super().matmul(*(self.wrap((elementwise(wide, v.planes[0]),)) for v in (x, y)))
+            return self.wrap((elementwise(lambda v: +self.ctx.convert(v), total.planes[0]),))
         man = slices.matmul(left[0], np.swapaxes(right[0], -1, -2))
         exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
         new, mpf, prec = object.__new__, self.ctx.mpf, self.ctx.prec
@@ -89,9 +91,9 @@ def aligned(x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         exp, bits = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape) for i in (2, 3))
     except (AttributeError, OverflowError):  # a complex number, an exponent beyond 2³¹
         return None
-    exp = np.where(bits, exp, exp.max(axis=-1, keepdims=True))  # a zero has no exponent of its own
-    low = exp.min(axis=-1, keepdims=True)
-    if bits.min() < 0 or (exp - low + bits).max() > WIDE:
+    low = np.where(bits, exp, 2**31).min(axis=-1, keepdims=True)  # a zero has no exponent of its own
+    up = np.where(bits, exp - low, 0)
+    if bits.min() < 0 or (up + bits).max() > WIDE:
         return None  # inf and nan have bit counts below 0
-    man = [(-m if sign else m) << k for (sign, m, _, _), k in zip(parts, (exp - low).ravel().tolist(), strict=True)]
+    man = [int(-m if sign else m) << k for (sign, m, _, _), k in zip(parts, up.ravel().tolist(), strict=True)]
     return np.fromiter(man, object, len(man)).reshape(x.shape), low

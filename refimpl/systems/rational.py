@@ -30,6 +30,8 @@ class Rational(ObjectSystem):
     def __init__(self, maker: str | None = None) -> None:
         if maker is not None:
             choose("Rational", "maker", maker, ("gmpy2", "fractions"))
+        if maker == "gmpy2" and not importlib.util.find_spec("gmpy2"):
+            raise ImportError("gmpy2 is not installed: pip install 'refimpl[fast]'")
         self.maker = maker
 
     @functools.cached_property

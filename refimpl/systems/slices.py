@@ -18,7 +18,7 @@ LARGEST = 2**53  # up to here float64 has every integer
 
 
 def matmul(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x @ y for object arrays of integers, all Python's or all gmpy2's, with any leading axes: by slices where that is sooner done."""
+    """x @ y for object arrays of Python's integers, with any leading axes: by slices where that is sooner done."""
     K, (bits, p, q) = y.shape[-2], plan(y.shape[-2], width(x), width(y))
     if not (x.size and y.size and pays(x.shape[-2], K, y.shape[-1], p * q)):
         return x @ y
@@ -43,7 +43,7 @@ def pays(m: int, K: int, n: int, products: int) -> bool:
 
 def width(x: np.ndarray) -> int:
     """The least w with |x| < 2^w."""
-    return max(map(type(x.flat[0]).bit_length, x.flat)) if x.size else 0
+    return max(map(int.bit_length, x.flat), default=0)
 
 
 def plan(K: int, wide: int, wider: int) -> tuple[int, int, int]:
@@ -66,8 +66,11 @@ def digits(x: np.ndarray, bits: int, count: int) -> list[np.ndarray]:
     raw = bytearray().join([v.to_bytes(size, "little", signed=True) for v in x.flat])
     found, carry = [], 0
     for i in range(count):
-        digit = (words(raw, x.shape, size, i * bits) >> (i * bits & 7) & 2**bits - 1) + carry
-        carry = digit + 2 ** (bits - 1) >> bits
+        digit = words(raw, x.shape, size, i * bits) >> (i * bits & 7)  # of the top one, what stands above it is its sign
+        if i < count - 1:
+            digit &= 2**bits - 1
+        digit += carry
+        carry = digit + 2 ** (bits - 1) >> bits if i < count - 1 else 0
         found.append((digit - (carry << bits)).astype(np.float64))
     return found
 
