@@ -1,4 +1,4 @@
-"""Feature maps φ: (..., d) -> (..., r). Any function of arrays will do; these have names.
+"""Feature maps φ: (..., d) -> (..., r). Any function of arrays will do that treats each token by itself; these have names.
 
 Each says what it `needs` of the number system. Those that need no exp run exactly in ℚ, those that need no order also in GF(p).
 """

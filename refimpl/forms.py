@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import NotDefined, NotFinite
-from .feature_maps import identity
+from .errors import NotDefined, NotFinite, ZeroDenominator
+from .feature_maps import FeatureMap, identity, pair
 from .rope import Rope
 from .shapes import boolean, check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
 from .state import KVCache, State, check_state, features, no_text
 from .systems import require, system_of
 from .systems.array import array_namespace, device
-from .systems.fast import concat_tokens, quiet
+from .systems.fast import Pieces, quiet
 
 
 def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:
@@ -33,10 +33,11 @@ def linear_form(body: Callable) -> Callable[..., tuple[Any, State]]:
     return streaming_form(functools.wraps(body)(at_once), known=None)
 
 
-def streaming_form(body: Callable, known: int | None = 0) -> Callable[..., tuple[Any, State]]:
+def streaming_form(body: Callable, known: int | None = 1) -> Callable[..., tuple[Any, State]]:
     """The face of linearized attention whose formula takes the text piece by piece.
 
-    body(xp, text, S, z, P) yields num, den, S, z for one piece after the other; text[a:b] is (fq, fk, gq, gk, v) of these tokens
+    body(xp, text, S, z, P) yields num, den and the state S, z so far, for one piece of the text after the other
+    text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b
     known : of how many tokens (None: all) the features are made beforehand, to learn r
     """
     who = body.__name__
@@ -49,37 +50,37 @@ def streaming_form(body: Callable, known: int | None = 0) -> Callable[..., tuple
         require(system_of(q), "field" if normalise else "ring", f"{'normalised ' * normalise}linear attention")
         if state is not None:
             instance(who, "state", state, State)
-        text = Text(who, q, k, v, keep, phi, rope, 0 if state is None else state.position)
-        fq, fk, _, _, _ = text[:known]
-        start = no_text(v, fk.shape[-1], v.shape[-1]) if state is None else state
-        axes = check_state(who, "state", start, fk.shape[-1], v.shape[-1], k=fk, v=v)
+        text = Text(who, q, k, v, keep, pair(who, phi), rope, 0 if state is None else state.position)
+        lost: ArithmeticError
+        try:
+            with quiet():
+                return solved(xp, text, P, state, normalise, own)
+        except (NotFinite, ZeroDenominator) as error:
+            lost = error
+        check_inputs(who, xp, q, k, v, keep)  # the cause, if something in them is not finite
+        raise lost
+
+    def solved(xp: Any, text: Text, P: int, state: State | None, normalise: bool, own: dict[str, Any]) -> tuple[Any, State]:
+        fq, fk, _, _, v = text[:known]
+        r, m = fk.shape[-1], v.shape[-1]
+        start = no_text(v, r, m) if state is None else state
+        axes = check_state(who, "state", start, r, m, k=fk, v=v)
         if start.z is None and normalise:
             raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)")
         heads = lead(who, q=fq, k=fk, v=v, **{"state.S": start.S})
-        blank = no_text(v, *start.S.shape[-2:], lead=axes)
+        if 0 in (*heads, r, m):  # nothing comes out in which nan and inf would show
+            check_inputs(who, xp, text.q, text.k, text.v, text.keep)
+        blank = no_text(v, r, m, lead=axes)
         S = xp.broadcast_to(start.S, blank.S.shape)
         z = blank.z if start.z is None else xp.broadcast_to(start.z, blank.z.shape)
 
-        def outputs() -> Iterator[Any]:
-            nonlocal S, z
-            done = 0
-            for num, den, S, z in body(xp, text, S, z, P, **own):  # noqa: B007, B020
-                num, den = reveal(keep if keep is None else keep[..., done : done + num.shape[-2], :], num, den)
-                yield divide(who, num, den, start=done) if normalise else whole(who, "the output", num, start=done)
-                done += num.shape[-2]
-
-        lost = None
-        try:
-            with quiet():
-                o = concat_tokens(outputs(), v, (*heads, *v.shape[-2:]))
-                S, z = whole(who, "S", S, ("feature", "column")), None if start.z is None else whole(who, "z", z, ("feature",))
-        except NotFinite as error:
-            lost = error
-        if lost is not None:
-            for name, x in (("q", q), ("k", k), ("v", v)):
-                finite(who, name, xp, x, keep)
-            raise lost
-        return o, State(S, z, start.position + q.shape[-2])
+        o, n = Pieces(v, (*heads, len(text), m)), 0
+        for num, den, S, z in body(xp, text, S, z, P, **own):  # noqa: B007, B020
+            num, den = reveal(text.kept(n, n + num.shape[-2]), num, den)
+            o.append(divide(who, num, den, start=n) if normalise else whole(who, "the output", num, start=n))
+            n += num.shape[-2]
+        S, z = whole(who, "S", S, ("feature", "column")), None if start.z is None else whole(who, "z", z, ("feature",))
+        return o.joined(), State(S, z, start.position + len(text))
 
     return named(attention, body)
 
@@ -93,7 +94,7 @@ class Text:
     k: Any
     v: Any
     keep: Any
-    phi: Any
+    phi: tuple[FeatureMap, FeatureMap]
     rope: Rope | None
     position: int
     last: tuple[Any, Any] = (None, None)
@@ -101,19 +102,23 @@ class Text:
     def __len__(self) -> int:
         return self.q.shape[-2]
 
+    def kept(self, a: int, b: int) -> Any:
+        return None if self.keep is None else self.keep[..., a:b, :]
+
     def __getitem__(self, tokens: slice) -> tuple[Any, Any, Any, Any, Any]:
         a, b, _ = tokens.indices(len(self))
         if self.last[0] == (a, b):
             return self.last[1]
-        q, k, v = (x[..., a:b, :] for x in (self.q, self.k, self.v))
-        keep = self.keep if self.keep is None else self.keep[..., a:b, :]
+        keep, (q, k, v) = self.kept(a, b), (x[..., a:b, :] for x in (self.q, self.k, self.v))
+        mapped = [(name, x) for name, x, phi in zip("qk", (q, k), self.phi, strict=True) if phi is not identity]
+        for name, x in mapped:  # what φ leaves alone, and v, is looked at if output or state is not finite: for there it comes out again
+            finite(self.who, name, array_namespace(x), x, keep, start=a)
         fq, fk, gq, gk = features(q, k, phi=self.phi, rope=self.rope, position=self.position + a)
-        for name, x, fx in (("q", q, gq), ("k", k, gk)):
-            if fx is not x:  # nan and inf in v, and in q and k where φ leaves them alone, come out again in the output or the state
-                finite(self.who, name, array_namespace(x), x, keep, start=a)
-                whole(self.who, f"phi_{name}({name})", hide(keep, fx)[0], start=a)
+        for name, _ in mapped:
+            whole(self.who, f"phi_{name}({name})", hide(keep, gq if name == "q" else gk)[0], start=a)
+        shared = gk is fk
         fk, gk, v = hide(keep, fk, gk, v)
-        self.last = (a, b), (fq, fk, gq, gk, v)
+        self.last = (a, b), (fq, fk, gq, fk if shared else gk, v)
         return self.last[1]
 
 
@@ -130,8 +135,7 @@ def softmax_form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
     ) -> tuple[Any, KVCache]:  # fmt: skip
         xp, P, keep = arguments(who, q, k, v, mask, padding)
         require(system_of(q), "real", "softmax attention")
-        for name, x in (("q", q), ("k", k), ("v", v)):
-            finite(who, name, xp, x, keep)
+        check_inputs(who, xp, q, k, v, keep)
         n, d = q.shape[-2:]
         shown = xp.arange(n, device=device(q))[None, :] >= 0 if padding is None else padding[..., None, :]
         start = KVCache(k[..., :0, :], v[..., :0, :], shown[..., :0], 0) if cache is None else cache
@@ -164,6 +168,11 @@ def arguments(who: str, q: Any, k: Any, v: Any, mask: str | int, padding: Any) -
     shape(who, "v", v, q.shape[-2], "values", like="to match `q`")
     keep = check_padding(who, padding, q=q, k=k, v=v)
     return xp, prefix_length(who, mask, q.shape[-2]), keep
+
+
+def check_inputs(who: str, xp: Any, q: Any, k: Any, v: Any, keep: Any) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        finite(who, name, xp, x, keep)
 
 
 def check_cache(who: str, cache: KVCache, q: Any, v: Any) -> None:

@@ -3,7 +3,8 @@
     o_t = φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) v_sᵀ + S] / ( φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) + z] )
 
 `linear_attention` is the definition; the quadratic, recurrent and chunked forms equal it in any field. Each is
-only its formula, in these names; `forms.linear_form` puts checks, φ and RoPE around it:
+only its formula, in these names; `forms.linear_form` and, for those that read the text in pieces, `forms.streaming_form` put
+checks, φ and RoPE around it:
 
     fq, fk (..., n, r)   features of the numerator: φ(q_t), φ(k_s), turned if RoPE stands after φ
     gq, gk (..., n, r)   features of the denominator, never turned after φ
@@ -14,7 +15,8 @@ only its formula, in these names; `forms.linear_form` puts checks, φ and RoPE a
 from __future__ import annotations
 
 import functools
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import zip_longest
 from math import isqrt, prod
 from typing import Any
 
@@ -33,7 +35,8 @@ def linear_attention(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[no-untyped
     q, k : (..., n, d)    v : (..., n, m)    ->  o : (..., n, m), State after the last token
     Leading axes (batch, heads, groups) broadcast: q (8, 4, n, d) with k (8, 1, n, d) is grouped-query attention.
 
-    phi : φ by name or as a function, or a pair (φ_q, φ_k)    mask : "causal", "full", or P: the first P tokens see each other
+    phi : φ by name, or as a function of each token by itself, or a pair (φ_q, φ_k)
+    mask : "causal", "full", or P: the first P tokens see each other
     normalise : divide by φ(q_t)·z_t                          rope : a Rope, placed after φ or before the kernel
     state : a State to start from                             padding : (..., n) booleans, False for tokens that do not count
     Tokens are read at state.position, state.position + 1, ..., padded ones included; a padded token's output is 0.
@@ -52,41 +55,31 @@ def linear_attention(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[no-untyped
     return xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
 
 
-@streaming_form
+@functools.partial(streaming_form, known=None)
 def linear_attention_quadratic(xp, text, S, z, P):  # type: ignore[no-untyped-def]
     """Linearized attention by its masked matrix of scores.
 
         A_ts = [s ≤ t] φ(q_t)·φ(k_s)
         o = (A v + φ(q) S) / (A 1 + φ(q) z)
 
-    Rows of A are made ROWS at a time, up to the last key that they see.
-    Arguments as in linear_attention, which it equals (theorem quadratic_eq_sum).   Cost O(n² (r + m))
+    Rows of A are made ROWS at a time, up to the last key that one of them sees.
+    Arguments as in linear_attention, which it equals (theorem quadratic_eq_sum).   Cost O(n² (r + m)), memory O(ROWS n)
     """
     fq, fk, gq, gk, v = text[:]
-    after = _written(xp, fk, gk, v, S, z)
+    after = S + xp.matrix_transpose(fk) @ v, z + sums(gk, axis=-2)[..., 0, :]
     for a, b in _spans(0, len(text), ROWS):
-        rows, keys = slice(a, b), slice(0, max(b, P))
-        seen = visible(fq[..., rows, :], keys.stop, a, P - a)
-        yield *_read(xp, fq[..., rows, :], fk[..., keys, :], gq[..., rows, :], gk[..., keys, :], v[..., keys, :], S, z, seen), *after
+        Q, G, last = fq[..., a:b, :], gq[..., a:b, :], max(b, P)
+        seen = visible(Q, last, a, P - a)
+        scores = masked(Q @ xp.matrix_transpose(fk[..., :last, :]), seen)
+        masses = scores if gq is fq and gk is fk else masked(G @ xp.matrix_transpose(gk[..., :last, :]), seen)
+        yield scores @ v[..., :last, :] + Q @ S, sums(masses, axis=-1) + G @ z[..., None], *after
 
 
-ROWS = 256
+ROWS = 256  # so many that BLAS is busy, so few that a thousand keys and a dozen heads stay below 32 MB
 
 
-def _read(xp: Any, fq: Any, fk: Any, gq: Any, gk: Any, v: Any, S: Any, z: Any, seen: Any) -> tuple[Any, Any]:
-    """A v + φ(q) S and A 1 + φ(q) z, where seen (queries, keys) says which scores count."""
-    scores = masked(fq @ xp.matrix_transpose(fk), seen)
-    masses = scores if gq is fq and gk is fk else masked(gq @ xp.matrix_transpose(gk), seen)
-    return scores @ v + fq @ S, sums(masses, axis=-1) + gq @ z[..., None]
-
-
-def _written(xp: Any, fk: Any, gk: Any, v: Any, S: Any, z: Any) -> tuple[Any, Any]:
-    """S + φ(k)ᵀ v and z + Σ φ(k)."""
-    return S + xp.matrix_transpose(fk) @ v, z + sums(gk, axis=-2)[..., 0, :]
-
-
-def _spans(start: int, end: int, length: int) -> list[tuple[int, int]]:
-    return list(pairwise([*range(start, end, length), end]))
+def _spans(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:
+    return ((a, min(a + length, end)) for a in range(start, end, length))
 
 
 @linear_form
@@ -118,22 +111,28 @@ def linear_attention_chunked(xp, text, S, z, P, *, chunk=None):  # type: ignore[
         o = (A v + φ(q) S) / (A 1 + φ(q) z) in each chunk;  then  S ← S + φ(k)ᵀ v,  z ← z + Σ φ(k)
 
     Under a prefix mask the first P tokens are all written, chunk by chunk, before the first is read.
-    Features too are made chunk by chunk: beside inputs and output there is never more than a chunk and the state.
+    Features too are made chunk by chunk: with NumPy, there is never more than a chunk and the state beside inputs and output.
     Arguments as in linear_attention, which it equals (theorem chunked_eq_sum); chunk ≥ 1, by default chosen by shape and dtype.
     Cost     O(n (r m + chunk (r + m))), memory O(chunk (chunk + r) + r m) for each head
     """
     chunk = chunk_length(text.q, S) if chunk is None else integer("linear_attention_chunked", "chunk", chunk, least=1)
+
+    def written(K, H, V):  # type: ignore[no-untyped-def]
+        return S + xp.matrix_transpose(K) @ V, z + sums(H, axis=-2)[..., 0, :]
+
     for a, b in _spans(0, P, chunk):
         _, K, _, H, V = text[a:b]
-        S, z = _written(xp, K, H, V, S, z)
+        S, z = written(K, H, V)
     for a, b in _spans(0, P, chunk):
         Q, _, G, _, _ = text[a:b]
         yield Q @ S, G @ z[..., None], S, z
     seen = functools.cache(lambda n: visible(text.q[..., :n, :], n, 0, 0))  # of two lengths: the last chunk may be shorter
     for a, b in _spans(P, len(text), chunk):
         Q, K, G, H, V = text[a:b]
-        num, den = _read(xp, Q, K, G, H, V, S, z, seen(b - a))
-        S, z = _written(xp, K, H, V, S, z)
+        scores = masked(Q @ xp.matrix_transpose(K), seen(b - a))
+        masses = scores if G is Q and H is K else masked(G @ xp.matrix_transpose(H), seen(b - a))
+        num, den = scores @ V + Q @ S, sums(masses, axis=-1) + G @ z[..., None]
+        S, z = written(K, H, V)
         yield num, den, S, z
 
 
@@ -142,7 +141,7 @@ def chunk_length(q: Any, S: Any) -> int:
 
     Longer chunks are fewer calls, but more arithmetic, and slow once they leave the cache.
     """
-    heads = max(prod(q.shape[:-2]), prod(S.shape[:-2]), 1)
+    heads = prod(max(1, i, j) for i, j in zip_longest(q.shape[-3::-1], S.shape[-3::-1], fillvalue=1))
     return min(max(isqrt(CACHE // (heads * itemsize(q))) // 16 * 16, 32), 128)
 
 

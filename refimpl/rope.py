@@ -177,7 +177,11 @@ class Rope:
     def __call__(self, x: Any, positions: Sequence[int]) -> Any:
         """R_p x_p for each token.   x : (..., n, d), one position per token."""
         shape("Rope", "x", x, "tokens", "features")
+        return rotate(x, *self.rotations(positions, x.shape[-2]), layout=self.layout)
+
+    def rotations(self, positions: Sequence[int], tokens: int) -> tuple[Any, Any]:
+        """(cos, sin), one row for each of so many tokens."""
         cos, sin = self.table(positions)
-        if cos.shape[0] != x.shape[-2]:
-            raise ValueError(f"Rope: `positions` must have one entry per token, {x.shape[-2]}, got {cos.shape[0]}")
-        return rotate(x, cos, sin, layout=self.layout)
+        if cos.shape[0] != tokens:
+            raise ValueError(f"Rope: `positions` must have one entry per token, {tokens}, got {cos.shape[0]}")
+        return cos, sin

@@ -208,7 +208,7 @@ def divide(who: str, numerator: Any, denominator: Any, formula: str = "φ(q)·z"
     if surely_finite(denominator):
         with quiet():
             o = numerator / denominator  # by zero: inf or nan
-        if surely_finite(o):
+        if o.size and surely_finite(o):
             return o
     zero = xp.singular(denominator) if isinstance(xp, ArraySystem) else denominator == 0
     if known(xp.any(zero)):

@@ -74,7 +74,7 @@ def features(q: Any, k: Any, /, *, phi: Any = identity, rope: Rope | None = None
     phi_q, phi_k = pair("features", phi)
     if rope is not None:
         instance("features", "rope", rope, Rope)
-        cos, sin = rope.table(range(position, position + q.shape[-2]))
+        cos, sin = rope.rotations(range(position, position + q.shape[-2]), q.shape[-2])
     if rope is not None and rope.placement == "before":
         q, k = rotate(q, cos, sin, layout=rope.layout), rotate(k, cos, sin, layout=rope.layout)
     gq, gk = phi_q(q), phi_k(k)

@@ -391,7 +391,7 @@ def with_features(wrong: Callable[..., tuple[Any, Any, Any, Any]]) -> Kernel:
 @bug("φ is applied to q alone", "exact_in_Q")
 @with_features
 def phi_not_on_keys(q: Any, k: Any, *, phi: Any, **rest: Any) -> Any:
-    return ri.features(q, k, phi=(phi, ri.identity) if phi is square_plus_one else phi, **rest)
+    return ri.features(q, k, phi=(phi[0], ri.identity) if square_plus_one in phi else phi, **rest)
 
 
 @bug("φ_q and φ_k change places", "exact_in_Q")

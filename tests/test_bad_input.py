@@ -325,8 +325,10 @@ refused(TypeError, "absorb: `phi` must be a function, a name, or a pair (φ_q, �
 refused(TypeError, "features: `rope` must be a Rope, got function",
         rope_table=lambda: la(q, k, v, rope=table(2)))
 refused(TypeError, "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
+        features_phi=lambda: ri.features(q, k, phi=None))
+refused(TypeError, "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
         phi_none=lambda: la(q, k, v, phi=None))
-refused(TypeError, "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')",
+refused(TypeError, "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')",
         phi_three=lambda: la(q, k, v, phi=("relu",) * 3))
 refused(TypeError, "softmax_attention: `scale` must be an integer, a float or an array, got '1/√d'",
         scale_word=lambda: soft(q, k, v, scale="1/√d"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from refimpl import GF, QQ, Float, Rounded
 from refimpl.systems.array import array_namespace
-from refimpl.systems.fast import concat_tokens, itemsize, masked, sums, surely_finite
+from refimpl.systems.fast import Pieces, itemsize, masked, sums, surely_finite
 
 FLOATS = [Float("numpy", dtype) for dtype in ("float64", "float32", "float16", "complex128")]
 SYSTEMS = [*FLOATS, Float("array_api_strict"), GF(10007), QQ, Rounded("bfloat16")]
@@ -79,12 +79,14 @@ def test_itemsize():
 
 @systems
 @given(lead=LEADS, lengths=st.lists(st.integers(0, 3), max_size=4), m=SIZES, seed=SEEDS)
-def test_concat_tokens(system, lead, lengths, m, seed):
+def test_pieces(system, lead, lengths, m, seed):
     pieces = [system.random((*lead, n, m), seed + i) for i, n in enumerate(lengths)]
     like, shape = system.random((2, 2), 0), (*lead, sum(lengths), m)
-    whole = concat_tokens(iter(pieces), like, shape)
+    collected = Pieces(like, shape)
+    for piece in pieces:
+        collected.append(piece)
+    whole, start = collected.joined(), 0
     assert whole.shape == shape and whole.dtype == like.dtype
-    start = 0
     for piece in pieces:
         assert equal(system, whole[..., start : start + piece.shape[-2], :], piece)
         start += piece.shape[-2]

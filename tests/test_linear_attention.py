@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
 import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import oracle
@@ -383,7 +386,7 @@ def test_rotations_are_made_chunk_by_chunk():
     table, asked = ri.angle_table(Float(), 4), []
     rope = ri.Rope(lambda positions: asked.append(len(positions)) or table(positions))
     ri.linear_attention_chunked(*(Float().random((23, 4), i) for i in range(3)), rope=rope, chunk=5)
-    assert asked == [0, 5, 5, 5, 5, 3]
+    assert asked == [1, 5, 5, 5, 5, 3]
 
 
 @pytest.mark.parametrize("mask", ["causal", "full"])
@@ -446,6 +449,93 @@ def test_an_overflow_out_of_sight_does_no_harm():
         assert o.tolist() == np.ones((1, 4, 1)).tolist()
 
 
+@exact_systems
+@given(problem=problems(), rows=st.integers(1, 5))
+def test_rows_of_scores_may_be_made_a_few_at_a_time(system, problem, rows):
+    with mock.patch.object(sys.modules["refimpl.linear_attention"], "ROWS", rows):
+        same(system, *problem.solve(system, ri.linear_attention, ri.linear_attention_quadratic))
+
+
+@pytest.mark.parametrize("n", [255, 256, 257, 513])
+@pytest.mark.parametrize("mask", ["causal", "full", 3, 200, 255])
+def test_more_rows_than_are_made_at_once(n, mask):
+    field = GF(2**31 - 1)
+    q, k, v = (field.random((2, n, width), i) for i, width in enumerate((3, 3, 2)))
+    rope = ri.Rope(ri.power_table(*ri.circle_point(field.random((1,), 7))))
+    options = {
+        "rope": rope,
+        "mask": mask,
+        "padding": np.arange(n) % 7 != 3,
+        "state": State(field.random((3, 2), 8), field.random((3,), 9), 4),
+    }
+    want = ri.linear_attention_recurrent(q, k, v, **options)
+    same(field, want, ri.linear_attention_quadratic(q, k, v, **options))
+    same(field, want, ri.linear_attention_chunked(q, k, v, **options))
+
+
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
+def test_a_map_and_a_table_need_not_know_empty_texts(form):
+    """reshape(..., -1) of nothing is an error, and so is a stack of nothing."""
+    q, k, v = (Float().random((5, width), i) + 2 for i, width in enumerate((3, 3, 2)))
+    products = lambda x: (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)  # noqa: E731
+    table = lambda at: tuple(np.stack([f(i * np.ones(1) / 9) for i in at]) for f in (np.cos, np.sin))  # noqa: E731
+    form(q, k, v, phi=products, rope=ri.Rope(table))
+
+
+def test_a_table_of_too_few_rows_is_refused():
+    one_row = ri.Rope(lambda at: (np.full((1, 1), 0.6), np.full((1, 1), 0.8)))
+    x = [Float().random((5, 2), i) + 2 for i in range(3)]
+    for use in (ri.linear_attention, *FORMS, lambda q, k, v, rope: ri.absorb(ri.no_text(v, 2, 2), k, v, rope=rope)):
+        with pytest.raises(ValueError, match=r"Rope: `positions` must have one entry per token, 5, got 1"):
+            use(*x, rope=one_row) if use is not ri.linear_attention_chunked else use(*x, rope=one_row, chunk=5)
+
+
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("widths", [(3, 2), (3, 0), (0, 2)], ids=["d, m", "m = 0", "d = 0"])
+def test_nan_is_refused_wherever_it_can_hide(form, name, widths):
+    """Behind zeros, behind a zero denominator, and where nothing comes out in which it would show."""
+    d, m = widths
+    x = {"q": np.ones((2, 5, d)), "k": np.ones((2, 5, d)), "v": np.ones((2, 5, m))}
+    x["q"][0, 4], x["k"][1, 1] = 0, 0
+    if not x[name].size:
+        return
+    x[name][1, 3, 0] = np.nan
+    options = [{"normalise": False}, {"normalise": False, "state": State(np.zeros((d, m)), None)}, {}]
+    for own in options[: 2 if d == 0 else 3]:
+        with pytest.raises(ValueError, match=rf"`{name}` must be finite, got nan or inf at token 3, column 0, head \(1,\)"):
+            form(*x.values(), **own)
+
+
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
+def test_zero_denominators_are_found_where_there_are_no_values(form):
+    x = np.ones((5, 3))
+    with pytest.raises(ri.ZeroDenominator):
+        form(0 * x, x, x[:, :0])
+
+
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
+def test_a_map_sees_nothing_but_finite_numbers_and_does_not_warn(form):
+    x = np.ones((5, 3))
+    bad = at_token(x[None].repeat(2, 0), 4, np.inf)[1]
+    with np.errstate(all="raise"), pytest.raises(ValueError, match="`q` must be finite, got nan or inf at token 4"):
+        form(bad, x, x, phi=lambda y: y if np.isfinite(y).all() else 1 / 0)
+    with np.errstate(all="raise"):
+        form(x, x, x, phi=lambda y: np.exp(y - 1000) + 1)  # it underflows
+
+
+def test_later_pieces_are_located_too():
+    q, k, v = (abs(Float().random((2, 23, 3), i)) + 1 for i in range(3))
+    chunked = functools.partial(ri.linear_attention_chunked, chunk=5)
+    with pytest.raises(ValueError, match=r"`k` must be finite, got nan or inf at token 17, column 0, head \(1,\)"):
+        chunked(q, at_token(k, 17, np.nan), v, phi="elu+1")
+    with pytest.raises(ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"):
+        chunked(at_token(q, 17, 1e308), k, v, normalise=False)
+    padding = np.arange(23) != 3
+    with pytest.raises(ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"):
+        chunked(at_token(at_token(q, 17, 1e308), 3, np.nan), k, v, normalise=False, padding=padding)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @given(heads=st.integers(1, 40), r=st.integers(1, 5000), m=st.integers(1, 300))
 def test_the_chunk_is_chosen_by_shape_and_dtype(dtype, heads, r, m):
@@ -455,6 +545,7 @@ def test_the_chunk_is_chosen_by_shape_and_dtype(dtype, heads, r, m):
     assert chunk == 32 or heads * chunk**2 * q.itemsize <= 2**18
     assert chunk == 128 or heads * (chunk + 16) ** 2 * q.itemsize > 2**18
     assert chunk_length(q[0], S) == chunk and chunk_length(q, S[0]) == chunk  # heads of either side
+    assert chunk_length(q[None], S[:, None]) == chunk_length(np.broadcast_to(q[None], (heads, *q.shape)), S[0])  # and of both together
 
 
 def test_the_chunk_for_other_numbers():

@@ -319,9 +319,10 @@ def test_rounding_without_gmpy2(m: int, e: int) -> None:
 
 
 def test_zeros_do_not_widen_a_row() -> None:
-    x = MP(15).convert([[Fraction(3, 2**5000), 0, Fraction(5, 2**5001)], [0, 0, 0]])
+    x = MP(15).convert([[Fraction(3, 2**5000), 0, Fraction(5, 2**5001)], [0, 0, 0], [3 * 2**5000, 0, 5 * 2**5001]])
     man, low = aligned(x.planes[0])
-    assert man.tolist() == [[6, 0, 5], [0, 0, 0]] and low[0, 0] == -5001
+    assert man.tolist() == [[6, 0, 5], [0, 0, 0], [3, 0, 10]] and low[::2].tolist() == [[-5001], [5000]]
+    assert [float(v) for v in (x[1:2] @ MP(15).ones((3, 40))).planes[0].flat] == [0] * 40
 
 
 def test_a_maker_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

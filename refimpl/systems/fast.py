@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -57,16 +56,27 @@ def itemsize(x: Any) -> int:
     return getattr(x.dtype, "itemsize", 8)
 
 
-def concat_tokens(pieces: Iterator[Any], like: Any, shape: tuple[int, ...]) -> Any:
-    """concat(pieces, axis=-2), of that shape, in the numbers of `like`: NumPy writes them into one array as they come."""
-    if not isinstance(like, np.ndarray):
-        xp, parts = array_namespace(like), list(pieces)
-        empty = xp.zeros((*shape[:-2], 0, shape[-1]), dtype=like.dtype, device=device(like))
-        return parts[0] if len(parts) == 1 else xp.concat([empty, *parts], axis=-2)
-    whole, n = np.empty(shape, like.dtype), 0
-    for piece in pieces:
-        if piece.shape == shape:
-            return piece
-        whole[..., n : n + piece.shape[-2], :] = piece
-        n += piece.shape[-2]
-    return whole
+class Pieces:
+    """concat(pieces, axis=-2), of a shape known beforehand and in the numbers of `like`: NumPy writes them into one array as they come."""
+
+    def __init__(self, like: Any, shape: tuple[int, ...]) -> None:
+        self.like, self.shape, self.n = like, shape, 0
+        self.parts: list[Any] = []
+        self.whole: Any = None
+
+    def append(self, piece: Any) -> None:
+        if not isinstance(piece, np.ndarray):
+            self.parts.append(piece)
+        elif piece.shape == self.shape:
+            self.whole = piece
+        elif piece.shape[-2]:
+            self.whole = np.empty(self.shape, piece.dtype) if self.whole is None else self.whole
+            self.whole[..., self.n : self.n + piece.shape[-2], :] = piece
+            self.n += piece.shape[-2]
+
+    def joined(self) -> Any:
+        if self.whole is not None or len(self.parts) == 1:
+            return self.parts[0] if self.whole is None else self.whole
+        xp = array_namespace(self.like)
+        empty = xp.zeros((*self.shape[:-2], 0, self.shape[-1]), dtype=self.like.dtype, device=device(self.like))
+        return xp.concat([empty, *self.parts], axis=-2)
