@@ -101,7 +101,7 @@ def test_who_computes_something_else_is_refused(group, maker, name, error, tmp_p
     printed, found = run(tmp_path, "--only", group, script=script)
     judged = [row for row in found["rows"] if "off" in row]
     wrong = [row for row in judged if row["what"].startswith(name)]
-    assert wrong and len(wrong) < len(judged)
+    assert wrong and (len(wrong) < len(judged) or (group == "GF" and not find_spec("flint")))  # who else could be judged?
     assert all(row["why not"].startswith("REFUSED: off by ") and row["min"] is None for row in wrong)
     assert not any("REFUSED" in row["why not"] for row in judged if row not in wrong)
     assert "REFUSED" in printed
