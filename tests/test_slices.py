@@ -306,8 +306,8 @@ def test_a_product_does_not_touch_the_context() -> None:
 
 
 def test_sums_over_many_orders_of_magnitude() -> None:
-    """Up to 2²⁰ bits nothing is lost on the way; beyond that, what is small beside the sum so far."""
-    for bits, want in ((2**13, 1), (2**16, 1), (2**20 - 100, 1), (2**21, 0)):
+    """Up to 2¹⁶ bits nothing is lost on the way; beyond that, what is small beside the sum so far."""
+    for bits, want in ((2**13, 1), (2**16 - 100, 1), (2**17, 0)):
         x = MP(15).convert([[1, 2**bits, -(2**bits)]])
         assert float((x @ MP(15).ones((3, 1))).planes[0][0, 0]) == want
 

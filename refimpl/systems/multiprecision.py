@@ -25,7 +25,7 @@ class Multiprecision(ObjectSystem):
         self.name = f"mpmath({digits} digits)"
         self.libmp = mpmath.libmp
         self._exact = mpmath.MPContext()  # in which sums of products do not round
-        self._exact.prec = self.ctx.prec + 2**20
+        self._exact.prec = self.ctx.prec + 2**16
 
     def number(self, x: Fraction) -> Any:
         return self.ctx.make_mpf(self.libmp.from_rational(x.numerator, x.denominator, self.ctx.prec, "n"))
@@ -44,7 +44,7 @@ class Multiprecision(ObjectSystem):
         return elementwise(self.ctx.isfinite, x.planes[0]).astype(bool)
 
     def matmul(self, x: Array, y: Any) -> Array:
-        """Σ_k x[..., k] y[k, ...]: the exact sum, rounded once, to nearest; but on the way it is held to 2²⁰ bits at most.
+        """Σ_k x[..., k] y[k, ...]: the exact sum, rounded once, to nearest; but on the way it is held to 2¹⁶ bits at most.
 
         Each row of x and each column of y are integers times a power of two, so the product is one of integers; unless it is small,
         exponents lie far apart within a row or column, or there are numbers that have none: inf, nan, complex ones.
