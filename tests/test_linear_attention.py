@@ -491,15 +491,11 @@ def test_a_table_of_too_few_rows_is_refused():
 
 
 @pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("name", ["q", "k", "v"])
-@pytest.mark.parametrize("widths", [(3, 2), (3, 0), (0, 2)], ids=["d, m", "m = 0", "d = 0"])
-def test_nan_is_refused_wherever_it_can_hide(form, name, widths):
+@pytest.mark.parametrize("name, d, m", [*((name, 3, 2) for name in "qkv"), ("q", 3, 0), ("k", 3, 0), ("v", 0, 2)])
+def test_nan_is_refused_wherever_it_can_hide(form, name, d, m):
     """Behind zeros, behind a zero denominator, and where nothing comes out in which it would show."""
-    d, m = widths
     x = {"q": np.ones((2, 5, d)), "k": np.ones((2, 5, d)), "v": np.ones((2, 5, m))}
     x["q"][0, 4], x["k"][1, 1] = 0, 0
-    if not x[name].size:
-        return
     x[name][1, 3, 0] = np.nan
     options = [{"normalise": False}, {"normalise": False, "state": State(np.zeros((d, m)), None)}, {}]
     for own in options[: 2 if d == 0 else 3]:

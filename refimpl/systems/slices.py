@@ -64,15 +64,13 @@ def digits(x: np.ndarray, bits: int, count: int) -> list[np.ndarray]:
     """The digits of every entry, least first, each from −2^(b−1) to 2^(b−1); but the top one takes what is left."""
     size = (count * bits >> 3) + 8
     raw = bytearray().join([v.to_bytes(size, "little", signed=True) for v in x.flat])
+    *lower, top = (words(raw, x.shape, size, i * bits) >> (i * bits & 7) for i in range(count))
     found, carry = [], 0
-    for i in range(count):
-        digit = words(raw, x.shape, size, i * bits) >> (i * bits & 7)  # of the top one, what stands above it is its sign
-        if i < count - 1:
-            digit &= 2**bits - 1
-        digit += carry
-        carry = digit + 2 ** (bits - 1) >> bits if i < count - 1 else 0
+    for digit in lower:
+        digit = (digit & 2**bits - 1) + carry
+        carry = digit + 2 ** (bits - 1) >> bits
         found.append((digit - (carry << bits)).astype(np.float64))
-    return found
+    return [*found, (top + carry).astype(np.float64)]  # above the top one stands nothing but its sign
 
 
 def joined(diagonals: list[np.ndarray], bits: int) -> np.ndarray:
