@@ -56,7 +56,7 @@ class Multiprecision(ObjectSystem):
             wide = self._exact.convert  # another context: that of this system may be in use in other threads
             total = super().matmul(*(self.wrap((elementwise(wide, v.planes[0]),)) for v in (x, y)))
             return self.wrap((elementwise(lambda v: +self.ctx.convert(v), total.planes[0]),))
-        man = slices.matmul(left[0], np.swapaxes(right[0], -1, -2))
+        man = slices.matmul(left[0], slices.Integers(*(np.swapaxes(v, -1, -2) for v in right[0])))
         exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
         new, mpf, prec = object.__new__, self.ctx.mpf, self.ctx.prec
         made = [new(mpf) for _ in range(man.size)]  # as ctx.make_mpf does, without a call for each
@@ -84,16 +84,16 @@ SMALL = 100  # terms: up to here mpmath's own loop is sooner done
 WIDE = 2**12  # bits: from here on, too
 
 
-def aligned(x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def aligned(x: np.ndarray) -> tuple[slices.Integers, np.ndarray] | None:
     """(m, e), integers and an exponent for each row, such that x = m 2^e; None if there are none below 2^WIDE."""
     try:
         parts = [v._mpf_ for v in x.flat]
-        exp, bits = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape) for i in (2, 3))
+        sign, exp, bits = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape) for i in (0, 2, 3))
     except (AttributeError, OverflowError):  # a complex number, an exponent beyond 2³¹
         return None
     low = np.where(bits, exp, 2**31).min(axis=-1, keepdims=True)  # a zero has no exponent of its own
     up = np.where(bits, exp - low, 0)
     if bits.min() < 0 or (up + bits).max() > WIDE:
         return None  # inf and nan have bit counts below 0
-    man = [int(-m if sign else m) << k for (sign, m, _, _), k in zip(parts, up.ravel().tolist(), strict=True)]
-    return np.fromiter(man, object, len(man)).reshape(x.shape), low
+    man = np.fromiter(map(itemgetter(1), parts), object, len(parts)).reshape(x.shape)
+    return slices.Integers(man, bits, 1 - 2 * sign, up), low

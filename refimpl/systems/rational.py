@@ -58,7 +58,7 @@ class Rational(ObjectSystem):
         (m, d), (n, e) = common(x.planes[0], -1), common(y.planes[0], -2)
         if max(map(int.bit_length, (*d.flat, *e.flat))) > WIDE[maker]:
             return super().matmul(x, y)
-        return self.wrap((elementwise(self.make, slices.matmul(m, n), d * e),))
+        return self.wrap((elementwise(self.make, slices.matmul(slices.integers(m), slices.integers(n)), d * e),))
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over the 97 numbers a/8, |a| ≤ 48: a convenience, not a law of ℚ, which has no uniform one."""

@@ -10,20 +10,37 @@ What costs is to take the integers apart and to put them together; so that goes 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 LARGEST = 2**53  # up to here float64 has every integer
 
 
-def matmul(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x @ y for object arrays of Python's integers, with any leading axes: by slices where that is sooner done."""
-    K, (bits, p, q) = y.shape[-2], plan(y.shape[-2], width(x), width(y))
-    if not (x.size and y.size and pays(x.shape[-2], K, y.shape[-1], p * q)):
-        return x @ y
-    left = np.stack(digits(x, bits, p), axis=-2).reshape(*x.shape[:-1], p * K)
-    right = np.stack(digits(y, bits, q)[::-1], axis=-3).reshape(*y.shape[:-2], q * K, y.shape[-1])
+class Integers(NamedTuple):
+    """sign · m · 2^up for every entry: as other systems hold their numbers, which would be dear to make whole before they are cut up."""
+
+    m: np.ndarray  # integers of Python or of gmpy2
+    bits: np.ndarray  # in m
+    sign: Any = 1
+    up: Any = 0
+
+    def whole(self) -> np.ndarray:
+        return self.sign * self.m << self.up
+
+
+def integers(x: np.ndarray) -> Integers:
+    return Integers(x, np.fromiter(map(int.bit_length, x.flat), np.int64, x.size).reshape(x.shape))
+
+
+def matmul(x: Integers, y: Integers) -> np.ndarray:
+    """x @ y in Python's integers, with any leading axes: by slices where that is sooner done."""
+    (*_, rows, K), columns = x.m.shape, y.m.shape[-1]
+    bits, p, q = plan(K, *(int((v.up + v.bits).max(initial=0)) for v in (x, y)))
+    if not (x.m.size and y.m.size and pays(rows, K, columns, p * q)):
+        return x.whole() @ y.whole()
+    left = np.stack(digits(x, bits, p), axis=-2).reshape(*x.m.shape[:-1], p * K)
+    right = np.stack(digits(y, bits, q)[::-1], axis=-3).reshape(*y.m.shape[:-2], q * K, columns)
     diagonals = []
     for d in range(p + q - 1):  # all x_i with a y_(d−i) stand together, and so do these, in the same order
         first, stop, ahead = max(0, d - q + 1), min(d, p - 1) + 1, q - 1 - d
@@ -41,11 +58,6 @@ def pays(m: int, K: int, n: int, products: int) -> bool:
     return m * K * n >= 9 * (m * K + K * n + m * n) and products < 2**15
 
 
-def width(x: np.ndarray) -> int:
-    """The least w with |x| < 2^w."""
-    return max(map(int.bit_length, x.flat), default=0)
-
-
 def plan(K: int, wide: int, wider: int) -> tuple[int, int, int]:
     """The most bits that a digit may have, and how many digits integers of these widths then have."""
     for bits in range(27, 1, -1):
@@ -55,33 +67,34 @@ def plan(K: int, wide: int, wider: int) -> tuple[int, int, int]:
     return bits, p, q
 
 
-def words(raw: bytearray, shape: tuple[int, ...], size: int, bit: int) -> np.ndarray:
-    """Of each entry's `size` bytes, the eight with that bit in the first."""
-    return np.ndarray(shape, "<i8", raw, bit >> 3, [size * math.prod(shape[i + 1 :]) for i in range(len(shape))])
-
-
-def digits(x: np.ndarray, bits: int, count: int) -> list[np.ndarray]:
+def digits(x: Integers, bits: int, count: int) -> list[np.ndarray]:
     """The digits of every entry, least first, each from −2^(b−1) to 2^(b−1); but the top one takes what is left."""
-    size = (count * bits >> 3) + 8
-    raw = bytearray().join([v.to_bytes(size, "little", signed=True) for v in x.flat])
-    *lower, top = (words(raw, x.shape, size, i * bits) >> (i * bits & 7) for i in range(count))
+    size, lead = (count * bits >> 3) + 8, (int(np.max(x.up)) >> 3) + 1  # bytes of each number, and zeros before it
+    raw = bytearray(lead).join([b"", *[v.to_bytes(size, "little", signed=True) for v in x.m.flat]])
+    words = np.ndarray(len(raw) - 7, "<i8", raw, 0, (1,))  # one starts at every byte
+    byte, bit = np.divmod(8 * lead - x.up + 8 * (lead + size) * np.arange(x.m.size).reshape(x.m.shape), 8)
+    *lower, top = (words[byte + (bit + i * bits >> 3)] >> (bit + i * bits & 7) for i in range(count))
     found, carry = [], 0
     for digit in lower:
         digit = (digit & 2**bits - 1) + carry
         carry = digit + 2 ** (bits - 1) >> bits
-        found.append((digit - (carry << bits)).astype(np.float64))
-    return [*found, (top + carry).astype(np.float64)]  # above the top one stands nothing but its sign
+        found.append((digit - (carry << bits)) * np.float64(x.sign))
+    return [*found, (top + carry) * np.float64(x.sign)]  # above the top one stands nothing but its sign
 
 
 def joined(diagonals: list[np.ndarray], bits: int) -> np.ndarray:
     """Σ_d diagonals[d] 2^(bd), as Python integers."""
-    shape, end = diagonals[0].shape, len(diagonals) * bits
+    count, end = diagonals[0].size, len(diagonals) * bits
     size = (end >> 3) + 8
-    raw, carry = bytearray(math.prod(shape) * size), np.zeros(shape, np.int64)
+    raw, carry = bytearray(count * size), np.zeros(count, np.int64)
+
+    def words(bit: int) -> np.ndarray:
+        return np.ndarray(count, "<i8", raw, bit >> 3, (size,))
+
     for i, sums in enumerate(diagonals):
-        carry += sums.astype(np.int64)
-        words(raw, shape, size, i * bits)[...] |= (carry & 2**bits - 1) << (i * bits & 7)
+        carry += sums.ravel().astype(np.int64)
+        words(i * bits)[:] |= (carry & 2**bits - 1) << (i * bits & 7)
         carry >>= bits
-    words(raw, shape, size, end)[...] |= carry << (end & 7)
+    words(end)[:] |= carry << (end & 7)
     whole = [int.from_bytes(v, "little", signed=True) for v in np.frombuffer(raw, f"V{size}").tolist()]
-    return np.fromiter(whole, object, len(whole)).reshape(shape)
+    return np.fromiter(whole, object, count).reshape(diagonals[0].shape)

@@ -139,7 +139,7 @@ def multiprecision(bench, sizes):
         for scaled in (True, False):
             title = f"{digits} digits, {sizes.digits}³{', badly scaled' * scaled}"
             case = {"digits": digits, "size": sizes.digits, "scaled": scaled}
-            times, errors = digits_contest(bench, title, ["mpf", "MP"], min(sizes.rounds, 3), **case)
+            times, errors = digits_contest(bench, title, ["mpf", "MP"], min(sizes.rounds, 7), **case)
             bench.ratio(f"{title}: speed / objects of mpf", times, "mpf", "MP", at_least=None if scaled else 60)
             if len(errors) == 2:
                 worst = " against ".join(f"{float(max(errors[name].ravel())):.1e}" for name in ("MP", "mpf"))
