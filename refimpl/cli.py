@@ -93,6 +93,7 @@ def run_verify(options: argparse.Namespace) -> int:
         os.environ.setdefault("JAX_ENABLE_X64", "1")  # else JAX has no float64
     from .verify.certificate import certificate, failure, replay
     from .verify.check import Draws
+    from .verify.formal import formal
     from .verify.registry import THEOREMS, verify
     from .verify.report import described, summary, table
 
@@ -111,12 +112,13 @@ def run_verify(options: argparse.Namespace) -> int:
         draws = Draws(options.seed)
         results = verify(options.names, chosen_systems(options), full=options.full, draws=draws, progress=progress())
     seconds = time.perf_counter() - began
-    print(table(results))
+    proofs = formal(r.theorem for r in results)
+    print(table(results, proofs))
     print(summary(results, seconds, draws.seed), flush=True)
     if options.replay:
         print(*(differences or ["all as in the certificate"]), sep="\n", flush=True)
     if target:
-        write_json(target, certificate(results, draws, full=options.full, seconds=seconds))
+        write_json(target, certificate(results, draws, full=options.full, seconds=seconds, proofs=proofs))
     verdicts = {r.verdict for r in results}
     if "FAIL" in verdicts and not options.replay:
         for result in (r for r in results if r.verdict == "FAIL"):

@@ -9,6 +9,7 @@ import traceback
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import array_api_strict as strict
@@ -18,6 +19,10 @@ import pytest
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Config, KVCache, NotDefined, NotFinite, Rope, Rotary, State, ZeroDenominator, balls, checkpoint, files
+from refimpl.descent import dai, irie, ren_liu, von_oswald
+from refimpl.descent.gradient import alignment, gradient, squared_error, step
+from refimpl.descent.patch import rank_one_patch
+from refimpl.descent.ren_liu import Attended
 
 F = ri.Float()
 
@@ -66,6 +71,7 @@ table_model = ri.random_model(F, replace(config, table=4), 1)
 converted = ri.convert(model, [3, 1, 4])
 bias = converted.biases[0]
 W = dict(model.weights)
+seen = Attended(k, v, k, v, z)
 
 
 def with_biases(*biases: State) -> ri.Model:
@@ -716,6 +722,133 @@ refused(ValueError, "load: m: `system` must be one of float64, float32, float16,
         load_system=lambda: loaded(system="float8"))
 refused(NotDefined, "load: m: NumPy has no bfloat16; pass library='torch'",
         load_bfloat16=lambda: loaded(system="bfloat16"))
+
+# In-context learning as descent
+for argument, run in {
+    "gradient: `W`": lambda: gradient(squared_error, [[1]]),
+    "gradient: `data[1]`": lambda: gradient(squared_error, q, k, [[1]]),
+    "squared_error: `Y`": lambda: squared_error(q, k, [[1]]),
+    "alignment: `values`": lambda: alignment(q, [[1]], k),
+    "trained: `errors`": lambda: irie.trained(S, [[1]], v),
+    "dual_form: `x`": lambda: irie.dual_form(S, q, v, [[1]]),
+    "dual_form: `inputs`": lambda: irie.dual_form(S, q, [[1]], v),
+    "training_history: `Y`": lambda: irie.training_history(S, v, [[1]], 1, 1, irie.half_squares),
+    "half_squares: `Y`": lambda: irie.half_squares(v, [[1]]),
+    "examples: `Y`": lambda: von_oswald.examples(v, [[1]]),
+    "queries: `W_0`": lambda: von_oswald.queries(v, [[1]]),
+    "self_attention: `P`": lambda: von_oswald.self_attention(q, k, *[a(d, d)] * 3, [[1]]),
+    "proposition_1: `W_0`": lambda: von_oswald.proposition_1([[1]], 1, 1),
+    "regression_model: `W_0`": lambda: von_oswald.regression_model([[1]], 1, 1),
+    "shown: `Y`": lambda: von_oswald.shown(v, [[1]]),
+    "asked: `W_0`": lambda: von_oswald.asked(v, [[1]]),
+    "weight_update: `b_KV`": lambda: von_oswald.weight_update([[1]], 1, 1),
+    "pairing_model: `like`": lambda: von_oswald.pairing_model([[1]], 1, 1, 1),
+    "f_icl: `demonstrations`": lambda: dai.f_icl(q, [[1]], q, a(d, d), a(m, d)),
+    "f_zsl: `W_V`": lambda: dai.f_zsl(q, q, a(d, d), [[1]]),
+    "delta_W: `W_V`": lambda: dai.delta_W(q, a(d, d), [[1]]),
+    "f_ft: `dW_V`": lambda: dai.f_ft(q, q, a(d, d), a(m, d), a(d, d), [[1]]),
+    "momentum_attention: `v`": lambda: dai.momentum_attention(v, [[1]], 1),
+    "likeness: `text`": lambda: dai.likeness(model, model, q, [[1]]),
+    "cosine: `b`": lambda: dai.cosine(z, [1]),
+    "unit: `h`": lambda: dai.unit([1]),
+    "Attended: `V_T`": lambda: Attended(k, v, k, [[1]], z),
+    "W_0: `q`": lambda: ren_liu.W_0(SimpleNamespace(q=[1])),
+    "variant_loss: `W`": lambda: ren_liu.variant_loss(ren_liu.NORMAL)([[1]], *[1] * 10),
+    "through_relu: `W_2`": lambda: ren_liu.through_relu(seen, S, [[1]]),
+    "residual: `W_2`": lambda: ren_liu.residual(S, [[1]], 1, ri.relu),
+    "apart: `V`": lambda: ren_liu.apart([[1]], [[0]], 1),
+    "unlike: `K`": lambda: ren_liu.unlike([[1]], 1),
+    "gram_features: `G`": lambda: ren_liu.gram_features([[1]]),
+    "softmax_seen: `q`": lambda: ren_liu.softmax_seen(q, q, [1], a(d, d), a(d, d), a(m, d)),
+    "rank_one_patch: `delta`": lambda: rank_one_patch(S, a(m), [1]),
+}.items():
+    refused(TypeError, f"{argument} must be an array (NumPy, torch, JAX, or of a refimpl system), got list", **{argument: run})
+for argument, run in {
+    "gradient: `W` must have shape (..., outputs, inputs), got (3,)": lambda: gradient(squared_error, z),
+    "squared_error: `X` must have shape (..., examples, 3) to match `W`, got (5, 2)": lambda: squared_error(q, v, v),
+    "squared_error: `Y` must have shape (..., 5, 5) to match `X` and `W`, got (5, 2)": lambda: gradient(squared_error, q, k, v),
+    "alignment: `keys` must have shape (..., examples, 3) to match `W`, got (5, 2)": lambda: alignment(q, v, v),
+    "alignment: `values` must have shape (..., 5, 5) to match `keys` and `W`, got (5, 2)": lambda: alignment(q, v, k),
+    "trained: `W_0` must have shape (..., outputs, inputs), got (3,)": lambda: irie.trained(z, v, v),
+    "dual_form: `inputs` must have shape (..., examples, 2) to match `W_0`, got (5, 3)": lambda: irie.dual_form(S, q, k, v),
+    "trained: `errors` must have shape (..., 5, 3) to match `inputs` and `W_0`, got (5, 2)": lambda: irie.trained(S, v, v),
+    "dual_form: `x` must have shape (..., queries, 2) to match `W_0`, got (5, 3)": lambda: irie.dual_form(S, q, v, k),
+    "self_attention: `context` must have shape (..., tokens, 3) to match `tokens`, got (5, 2)":
+        lambda: von_oswald.self_attention(q, v, *[a(d, d)] * 4),
+    "self_attention: `W_V` must have shape (..., 3, 3) to match `tokens`, got (3, 2)":
+        lambda: von_oswald.self_attention(q, k, a(d, d), a(d, d), S, a(d, d)),
+    "proposition_1: `W_0` must have shape (..., outputs, inputs), got (3,)": lambda: von_oswald.steps(q, k, z, 1, 1),
+    "regression_model: `W_0` must have shape (..., outputs, inputs), got (3,)": lambda: von_oswald.regression_model(z, 1, 1),
+    "f_zsl: `W_V` must have shape (..., rows, 3) to match `X`, got (3, 2)": lambda: dai.f_zsl(q, k, a(d, d), S),
+    "f_zsl: `q` must have shape (..., queries, 2) to match `W_K`, got (5, 3)": lambda: dai.f_icl(q, k, k, a(m, d), a(m, d)),
+    "momentum_attention: `v` must have shape (..., 5, 3) to match `o`, got (5, 2)": lambda: dai.momentum_attention(q, v, 1),
+    "Attended: `K_T` must have shape (..., T, 3) to match `q`, got (5, 2)": lambda: Attended(k, v, v, v, z),
+    "Attended: `V_T` must have shape (..., 5, 2) to match its keys, got (5, 3)": lambda: Attended(k, v, k, q, z),
+    "through_relu: `W_1` must have shape (..., hidden, 2) to match the values, got (2, 3)": lambda: ren_liu.through_relu(seen, S.T, S),
+    "through_relu: `W_2` must have shape (..., outputs, 3) to match `W_1`, got (3, 2)": lambda: ren_liu.through_relu(seen, S, S),
+    "gap_bound: `K` must have shape (..., 2, examples), got (3, 2)": lambda: ren_liu.gap_bound(1, 1, S, 0.5),
+    "gram_features: `G` must have shape (..., 2, tokens), got (3, 2)": lambda: ren_liu.gram_features(S),
+    "rank_one_patch: `W` must have shape (..., hidden, width), got (3,)": lambda: rank_one_patch(z, z, z),
+    "rank_one_patch: `delta` must have shape (..., 2) to match `W`, got (3,)": lambda: rank_one_patch(S, a(m), z),
+    "training_history: `steps` must be an integer ≥ 0, got -1": lambda: irie.training_history(S, v, q, 1, -1, irie.half_squares),
+    "steps: `count` must be an integer ≥ 0, got 0.5": lambda: von_oswald.steps(q, k, S.T[:, :2], 1, 0.5),
+    "proposition_1: `N` must be an integer ≥ 1, got 0": lambda: von_oswald.steps(q, k[:0, :], S.T[:, :2], 1, 1),
+    "predictions: `m` must be an integer between 0 and 3, got 4": lambda: von_oswald.predictions(q, 4),
+    "regression_model: `N` must be an integer ≥ 1, got 0": lambda: von_oswald.regression_model(S, 1, 0),
+    "regression_model: `layers` must be an integer ≥ 1, got 0": lambda: von_oswald.regression_model(S, 1, 1, layers=0),
+    "weight_update: `N` must be an integer ≥ 1, got True": lambda: von_oswald.weight_update(S, 1, True),
+    "pairing_model: `m` must be an integer ≥ 1, got 0": lambda: von_oswald.pairing_model(q, 1, 0, 1),
+    "apart: `negatives` must be an integer between 0 and 4, got 5": lambda: ren_liu.apart(v, [[5]] * 5, 1),
+    "apart: `negatives` must name one or more for each of 2 demonstrations, got [[1]]": lambda: ren_liu.apart(S[:2, :], [[1]], 1),
+    "apart: `negatives` must name one or more for each of 2 demonstrations, got [[1], []]": lambda: ren_liu.apart(S[:2, :], [[1], []], 1),
+    "unlike: `k` must be an integer between 1 and 4, got 5": lambda: ren_liu.unlike(k, 5),
+    "gap_bound: `delta` must lie between 0 and 1, got 1": lambda: ren_liu.gap_bound(1, 1, a(d, d), 1),
+    "gap_bound: `delta` must lie between 0 and 1, got nan": lambda: ren_liu.gap_bound(1, 1, a(d, d), nan),
+    "gram_features: `G` must be positive definite, it is not at token 1": lambda: ren_liu.gram_features(np.ones((2, 2))),
+    "rec2ftp: `ft` must be right somewhere where `zsl` is wrong, else there is nothing to recall":
+        lambda: dai.rec2ftp([True, False], [True, True], [True, False]),
+    "kendall_tau: `a` and `b` must rank the same two or more tokens, got 2 and 3": lambda: dai.kendall_tau([1, 2], [1, 2, 3]),
+    "kendall_tau: `a` and `b` must rank the same two or more tokens, got 1 and 1": lambda: dai.kendall_tau([1], [2]),
+}.items():
+    refused(ValueError, argument, **{argument: run})
+for argument, run in {
+    "step: `eta`": lambda: step(squared_error, q, "1", k, v),
+    "training_history: `eta`": lambda: irie.training_history(S, v, q, "1", 1, irie.half_squares),
+    "proposition_1: `eta`": lambda: von_oswald.proposition_1(S, "1", 1),
+    "regression_model: `gamma`": lambda: von_oswald.regression_model(S, 1, 1, gamma="1"),
+    "weight_update: `eta`": lambda: von_oswald.weight_update(S, "1", 1),
+    "momentum_attention: `eta`": lambda: dai.momentum_attention(v, v, "1"),
+    "apart: `beta`": lambda: ren_liu.apart(v, [[0]] * 5, "1"),
+    "one_step: `penalty`": lambda: ren_liu.one_step(seen, 1, ren_liu.Variant(penalty="1")),
+    "one_at_a_time: `eta`": lambda: ren_liu.one_at_a_time(seen, "1"),
+}.items():
+    refused(TypeError, f"{argument} must be an integer, a float or an array, got '1'", **{argument: run})
+refused(TypeError, "0.5 is a float; ℚ takes Fraction(1, 2)",
+        one_step_float=lambda: ren_liu.one_step(Attended(Q[1], Q[2], Q[1], Q[2], Q[0][0, :]), 0.5))
+refused(TypeError, "f_ft: `dW_K` has dtype float32, `W_K` has float64; convert one of them explicitly",
+        f_ft_casts=lambda: dai.f_ft(q, k, a(d, d), a(m, d), *f32(a(d, d)), a(m, d)))
+refused(TypeError, "watched: `model` must be a Model, got dict",
+        watched_weights=lambda: dai.watched(W, [1]))
+refused(TypeError, "attention: `seen` must be a Attended, got tuple",
+        attention_tuple=lambda: ren_liu.attention((k, v, k, v, z)))
+refused(ZeroDenominator, "cosine: the denominator |a| |b| is zero at token 0 (no ε is added)",
+        cosine_zero=lambda: dai.cosine(z, 0 * z))
+refused(ZeroDenominator, "unit: the denominator |h| is zero at token 0, head (1,) (no ε is added)",
+        unit_zero=lambda: dai.unit(put(a(2, d), 1, 0)))
+refused(ZeroDenominator, "attention: the denominator Σ κ(k, q) is zero at token 0 (no ε is added)",
+        attention_zero=lambda: ren_liu.attention(replace(seen, q=0 * z)))
+refused(ZeroDenominator, "W_0: the denominator Σ κ(k, q) is zero at token 0 (no ε is added)",
+        W_0_zero=lambda: ren_liu.one_step(replace(seen, q=0 * z), 1))
+refused(ZeroDenominator, "rank_one_patch: the denominator |a|² is zero at token 0 (no ε is added)",
+        patch_zero=lambda: rank_one_patch(S, 0 * a(m), a(m)))
+refused(NotDefined, "maximum is not defined in GF(7); relu needs an ordered system",
+        through_relu_in_GF=lambda: ren_liu.through_relu(Attended(*[GF(7).ones((1, 1))] * 4, GF(7).ones((1,))), *[GF(7).ones((1, 1))] * 2))
+refused(NotDefined, "maximum is not defined in GF(7); choosing negatives needs an ordered system",
+        unlike_in_GF=lambda: ren_liu.unlike(GF(7).ones((2, 1)), 1))
+refused(NotDefined, "exp is not defined in ℚ; a Cholesky factor needs a real system",
+        gram_features_in_Q=lambda: ren_liu.gram_features(QQ.ones((1, 1))))
+refused(NotDefined, "sqrt is not defined in ℚ; it needs a real system",
+        cosine_in_Q=lambda: dai.cosine(*Q[:2]))
 # fmt: on
 
 
@@ -742,6 +875,7 @@ def test_every_message_names_function_and_argument():
 
 ROOMS = ("errors", "shapes", "feature_maps", "rope", "state", "forms", "linear_attention", "attention")
 ROOMS += ("token_wise", "config", "transformer", "conversion", "checkpoint")
+ROOMS += tuple(f"descent/{room}" for room in ("gradient", "irie", "von_oswald", "dai", "ren_liu", "patch"))
 CHECKERS = {"choose", "require", "namespace", "check_dtype", "instance", "integer", "scalar", "shape", "lead", "prefix_length"}
 CHECKERS |= {
     "check_padding",
@@ -767,7 +901,7 @@ def may_refuse(node: ast.AST) -> bool:
 
 def test_every_raise_and_every_check_has_a_case():
     """Every line of the core that may refuse its input, against the tracebacks of the cases."""
-    sources = {room: Path(ri.__file__).with_name(f"{room}.py") for room in ROOMS}
+    sources = {room: Path(ri.__file__).parent / f"{room}.py" for room in ROOMS}
     nodes = [(room, node) for room, path in sources.items() for node in ast.walk(ast.parse(path.read_text())) if may_refuse(node)]
     seen = set()
     for case in CASES.values():

@@ -381,6 +381,9 @@ class ArraySystem(System):
     def ones(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
         return self.broadcast_to(self._one, shape)
 
+    def eye(self, n: int, *, dtype: Any = None, device: Any = None) -> Array:
+        return self.where(np.eye(n, dtype=bool), self.ones((n, n)), self.zeros((n, n)))
+
     def zeros_like(self, x: Array, /) -> Array:
         return self.zeros(x.shape)
 

@@ -88,7 +88,9 @@ def aligned(x: np.ndarray) -> tuple[slices.Integers, np.ndarray] | None:
     """(m, e), integers and an exponent for each row, such that x = m 2^e; None if there are none below 2^WIDE."""
     try:
         parts = [v._mpf_ for v in x.flat]
-        sign, exp, bits = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape) for i in (0, 2, 3))
+        sign, exp, bits = (
+            np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape) for i in (0, 2, 3)
+        )
     except (AttributeError, OverflowError):  # a complex number, an exponent beyond 2³¹
         return None
     low = np.where(bits, exp, 2**31).min(axis=-1, keepdims=True)  # a zero has no exponent of its own

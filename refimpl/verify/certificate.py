@@ -24,7 +24,7 @@ FORMAT = "refimpl certificate 1"
 REPEATED = ("verdict", "evidence", "instances", "redraws", "probability", "degree", "error", "bound", "worst", "inputs", "outputs")
 
 
-def certificate(results: Sequence[Result], draws: Draws, *, full: bool, seconds: float) -> dict[str, Any]:
+def certificate(results: Sequence[Result], draws: Draws, *, full: bool, seconds: float, proofs: Sequence[Result] = ()) -> dict[str, Any]:
     """Everything about a run that another run can be held to."""
     return {
         "format": FORMAT,
@@ -35,6 +35,7 @@ def certificate(results: Sequence[Result], draws: Draws, *, full: bool, seconds:
         "seconds": seconds,
         "primes": [int(name[3:-1]) for name in dict.fromkeys(r.system for r in results) if name.startswith("GF(")],
         "results": [entry(r) for r in results],
+        "proofs": [{"theorem": r.theorem, "verdict": r.verdict, "evidence": r.evidence} for r in proofs],
     }
 
 

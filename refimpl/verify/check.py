@@ -45,7 +45,11 @@ ELSEWHERE: dict[tuple[str, ...], str] = {
     ("oracle",): "{} is about rounding, of which there is none or it is enclosed",
     ("witness",): "a witness is a matter of exact numbers",
 }
-OWN = {"probe": "at this precision exact_probes decide", "structure": "dependency sets say nothing of values"}
+OWN = {
+    "probe": "at this precision exact_probes decide",
+    "structure": "dependency sets say nothing of values",
+    "enclosure": "balls do not say which of two numbers is larger",
+}
 
 
 def way(theorem: Theorem, system: System) -> str | None:

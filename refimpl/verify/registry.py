@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from ..errors import choose
 from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
 from .check import Draws, check, way, ways
+from .descent import DESCENT_WITNESSES, DESCENTS
 from .iclca import CONVERSIONS
 from .identities import IDENTITIES
 from .large import GPT2_SMALL
 from .theorem import Result, Theorem
 from .witnesses import WITNESSES
 
-THEOREMS: dict[str, Theorem] = {t.name: t for t in (*IDENTITIES, *CONVERSIONS, GPT2_SMALL, *WITNESSES)}
+THEOREMS: dict[str, Theorem] = {t.name: t for t in (*IDENTITIES, *CONVERSIONS, GPT2_SMALL, *WITNESSES, *DESCENTS, *DESCENT_WITNESSES)}
 
 
 def default_systems(seed: int) -> list[System]:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .formal import PROVED
 from .theorem import Result, Theorem
 
 
 def described(t: Theorem) -> str:
     """What a theorem says, and on what grounds."""
     ours = f"\n    Ours     {t.ours}" if t.ours else ""
-    return f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}{ours}\n    Checked  by {', '.join(t.ways)}"
+    proved = "\n    Proved   in Coq, as " + ", ".join(PROVED[t.name]) if t.name in PROVED else ""
+    return (
+        f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}{ours}\n    Checked  by {', '.join(t.ways)}{proved}"
+    )
 
 
-def table(results: Sequence[Result]) -> str:
-    """One row for each theorem and system; below them, once for each reason, what cannot be checked where."""
+def table(results: Sequence[Result], proofs: Sequence[Result] = ()) -> str:
+    """One row for each theorem and system, proofs first; below them, once for each reason, what cannot be checked where."""
     rows = [("theorem", "system", "verdict", "instances", "redrawn", "seconds", "evidence")]
     reasons: dict[str, list[Result]] = {}
-    for r in results:
+    order = list(dict.fromkeys(r.theorem for r in results))
+    for r in sorted((*proofs, *results), key=lambda r: order.index(r.theorem)):
         if r.verdict == "N/A":
             reasons.setdefault(r.evidence, []).append(r)
             continue
         where = (f" at {r.worst}" if r.verdict in ("FAIL", "NOT RUN") else f"; worst: {r.worst}") if r.worst else ""
-        rows.append((r.theorem, r.system, r.verdict, str(r.instances), str(r.redraws), f"{r.seconds:.2f}", r.evidence + where + r.notes))
+        counts = (str(r.instances), str(r.redraws), f"{r.seconds:.2f}") if r.system != "Coq" else ("", "", "")
+        rows.append((r.theorem, r.system, r.verdict, *counts, r.evidence + where + r.notes))
     widths = [*(max(len(row[i]) for row in rows) for i in range(6)), 0]
     align = [str.ljust] * 3 + [str.rjust] * 3 + [str.ljust]
     lines = ["  ".join(put(cell, width) for put, cell, width in zip(align, row, widths, strict=True)) for row in rows]

@@ -140,11 +140,28 @@ class ModelCase(Shape):
             yield ACTIVATIONS[self.activation][1], self.activation
 
 
+@dataclass(frozen=True)
+class Lesson(Shape):
+    """N examples with inputs of d numbers and outputs of m; T queries, or tokens of the query's own text; so many steps of descent."""
+
+    N: int
+    d: int
+    m: int
+    T: int = 1
+    steps: int = 1
+
+    def valid(self) -> bool:
+        return min(self.N, self.d, self.m, self.T, self.steps) > 0
+
+    def needs(self, phi: bool) -> Iterator[Needs]:
+        return iter(())
+
+
 LARGEST = 2**16  # of the numbers of a case in a file
-KINDS: dict[str, type[Case | ModelCase]] = {"Case": Case, "ModelCase": ModelCase}
+KINDS: dict[str, type[Case | ModelCase | Lesson]] = {"Case": Case, "ModelCase": ModelCase, "Lesson": Lesson}
 
 
-def case_from_json(data: Any) -> Case | ModelCase:
+def case_from_json(data: Any) -> Case | ModelCase | Lesson:
     """A case from a file, which may hold anything."""
 
     def tuples(x: Any) -> Any:

@@ -1,0 +1,70 @@
+"""The dual form: a linear layer trained by gradient descent is its initial weights plus linear attention over its training history.
+
+    (W_0 + Σ_i e_i x_iᵀ) x = W_0 x + LinearAttention(values e_i, keys x_i, query x),        e_i = −η ∂L/∂y_i
+
+Source   Irie et al. 2022, after Aizerman et al. 1964
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..shapes import integer, namespace, scalar, shape
+from ..state import absorb, no_text
+from .gradient import gradient
+
+
+def trained(W_0: Any, errors: Any, inputs: Any) -> Any:
+    """W_0 + Σ_i e_i x_iᵀ, as a training loop would leave it: one outer product after the other.
+
+    W_0 : (m, d)    errors : (n, m)    inputs : (n, d)    ->  (m, d)
+    """
+    check("trained", W_0, errors, inputs)
+    W = W_0
+    for i in range(inputs.shape[0]):
+        W = W + errors[i, :, None] * inputs[i, None, :]
+    return W
+
+
+def dual_form(W_0: Any, errors: Any, inputs: Any, x: Any) -> Any:
+    """W_0 x + Σ_i e_i (x_i·x): the same layer, never having changed its weights, attends to what it was trained on.
+
+    x : (q, d), queries    ->  (q, m)
+    Equals   trained(W_0, errors, inputs) x (theorem dual_form)
+    """
+    xp = namespace("dual_form", W_0=W_0, x=x)
+    check("dual_form", W_0, errors, inputs)
+    shape("dual_form", "x", x, "queries", W_0.shape[1], like="to match `W_0`")
+    history = absorb(no_text(errors, inputs.shape[1], errors.shape[1]), inputs, errors)
+    return x @ xp.matrix_transpose(W_0) + x @ history.S
+
+
+def check(who: str, W_0: Any, errors: Any, inputs: Any) -> None:
+    namespace(who, W_0=W_0, errors=errors, inputs=inputs)
+    shape(who, "W_0", W_0, "outputs", "inputs")
+    shape(who, "inputs", inputs, "examples", W_0.shape[1], like="to match `W_0`")
+    shape(who, "errors", errors, inputs.shape[0], W_0.shape[0], like="to match `inputs` and `W_0`")
+
+
+def training_history(W_0: Any, X: Any, Y: Any, eta: Any, steps: int, loss: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+    """(errors, inputs) of so many steps of gradient descent on loss(predictions, Y), every step on all of X.
+
+        e_i = −η ∂L/∂y_i, at the predictions y_i = W x_i of that step
+
+    X : (N, d)    Y : (N, m)    ->  (steps·N, m), (steps·N, d)
+    """
+    xp = namespace("training_history", W_0=W_0, X=X, Y=Y)
+    scalar("training_history", "eta", eta, X=X)
+    errors, inputs = Y[:0, :], X[:0, :]
+    for _ in range(integer("training_history", "steps", steps, least=0)):
+        predictions = dual_form(W_0, errors, inputs, X)
+        errors = xp.concat([errors, -eta * gradient(loss, predictions, Y)], axis=0)
+        inputs = xp.concat([inputs, X], axis=0)
+    return errors, inputs
+
+
+def half_squares(y: Any, Y: Any) -> Any:
+    """1/(2N) Σ_i |y_i − Y_i|², of predictions y (..., N, m)."""
+    xp = namespace("half_squares", y=y, Y=Y)
+    return xp.sum(xp.sum((y - Y) * (y - Y), axis=-1), axis=-1) / (2 * Y.shape[-2])

@@ -1,0 +1,36 @@
+"""A context as a rank-one change of the first weights of an MLP: exact, but for the token at hand.
+
+Where attention makes a of a token without the context and a + δ with it,
+
+    W (a + δ) = (W + ΔW) a,        ΔW = (W δ) aᵀ / |a|²
+
+so for this token the context is worth ΔW, of rank one. Another token has another a and δ: ΔW depends on the token,
+where the biases of ICLCA (conversion.py) do not.
+
+Source   "Learning without training", arXiv 2507.16003
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..shapes import divide, namespace, shape
+
+
+def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:
+    """ΔW = (W δ) aᵀ / |a|².
+
+    W : (h, width)    a, delta : (..., width)    ->  (..., h, width), one for each token
+    Needs    field; |a|² ≠ 0
+
+    >>> from refimpl import QQ
+    >>> W, a, delta = QQ.convert([[1, 2], [0, 1]]), QQ.convert([3, 4]), QQ.convert([1, 0])
+    >>> QQ.equal((W + rank_one_patch(W, a, delta)) @ a[:, None], W @ (a + delta)[:, None])
+    True
+    """
+    xp = namespace("rank_one_patch", W=W, a=a, delta=delta)
+    shape("rank_one_patch", "W", W, "hidden", "width")
+    for name, x in (("a", a), ("delta", delta)):
+        shape("rank_one_patch", name, x, W.shape[-1], like="to match `W`")
+    change = W @ delta[..., None]
+    return divide("rank_one_patch", change * a[..., None, :], xp.sum(a * a, axis=-1)[..., None, None], "|a|²")
