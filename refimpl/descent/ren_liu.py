@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import Any
 
+from ..errors import brief
 from ..shapes import divide, instance, integer, known, namespace, scalar, shape
 from ..systems import require, system_of
 from ..systems.array import array_namespace, device
@@ -61,7 +62,7 @@ class Variant:
     penalty : α      + (α/2) |W|²                      o = [V_D, (1 − ηα) V_T] a               regularised, the other reading: η stays
     off_diagonal : α + α/(η κ(q,q)) v_qᵀ W φ(q)        o − α v_q, as W_V X [softmax(·) − αI]   regularised, as on the slides
     negatives, beta  each v_i less (β/k) Σ_{j∈N(i)} v_j, in the values alone                   negative samples; `unlike` chooses some
-    values, keys     g_1(V_D), g_2(K_D) in place of V_D, K_D, also in D                        augmented; see `residual`
+    values, keys     g_1(V_D), g_2(K_D) in place of V_D, K_D, also in D; K_D are features       augmented; see `residual`
 
     v_q is the value of the query's own token, the last of X_T. That the slides' form is a step on this loss is our own reconstruction,
     and how negatives are chosen the source does not say, as far as we know.
@@ -194,19 +195,21 @@ def unlike(K: Any, k: int) -> list[list[int]]:
     return [sorted((j for j in range(len(row)) if j != i), key=row.__getitem__)[:k] for i, row in enumerate(scores)]
 
 
-def gap_bound(w: float, rho: float, K: Any, delta: float) -> float:
+def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, delta: float) -> float:
     """With probability 1 − δ no f(x) = W φ(x) with |W|_F ≤ w has L(f) − L̂(f) above this, for L = −E[vᵀ W φ(k)] and N examples.
 
-        2 w ρ √Tr(K) / N + 6 w ρ √(max K_ii) √(log(2/δ) / 2N)        |v_i| ≤ ρ, K the Gram matrix of the keys, (N, N) floats
+        2 w ρ √Tr(K) / N + 6 w ρ κ √(log(2/δ) / 2N)        |v| ≤ ρ and κ(k, k) ≤ κ² = largest, for all that may come
 
-    max K_ii must bound κ(k, k) for every k that may come, not only for those that came. Derived in proofs/README.md, for that norm.
-    The slides state O(w ρ d_o √Tr(K) / N + √(log(1/δ) / N)) without saying which norm: for this one no d_o is needed.
+    scores : κ(k_i, k_i) of the examples that came, N of them: the diagonal of K
+    Derived in proofs/README.md, for this norm. The slides state O(w ρ d_o √Tr(K) / N + √(log(1/δ) / N)) and do not say for which: here
+    no d_o is needed.
     """
-    shape("gap_bound", "K", K, K.shape[-1], "examples")
     if not 0 < delta < 1:
         raise ValueError(f"gap_bound: `delta` must lie between 0 and 1, got {delta}")
-    N, diagonal = K.shape[0], [float(K[i, i]) for i in range(K.shape[0])]
-    return w * rho * (2 * sqrt(sum(diagonal)) / N + 6 * sqrt(max(diagonal)) * sqrt(log(2 / delta) / (2 * N)))
+    if not len(scores) or not 0 <= max(scores) <= largest:
+        raise ValueError(f"gap_bound: `scores` must be one or more numbers up to `largest` = {largest}, got {brief(scores)}")
+    N = len(scores)
+    return w * rho * (2 * sqrt(sum(scores)) / N + 6 * sqrt(largest) * sqrt(log(2 / delta) / (2 * N)))
 
 
 # Softmax has features of infinite width; on the tokens at hand, as many as there are tokens will do
