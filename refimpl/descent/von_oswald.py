@@ -9,7 +9,7 @@ makes y_j ← y_j − ΔW x_j, where ΔW = −(η/N) Σ_i (W_0 x_i − y_i) x_i�
 A query enters as (x, −W_0 x) and leaves as (x, −W_1 x). The context moves likewise, so the next layer is the next step, if the tokens
 of the context see all of the context (a prefix mask), and no query.
 
-Source   von Oswald et al. 2023 (arXiv 2212.07677), Proposition 1; weights for W_0 ≠ 0 and vector targets as on our sheet of formulas
+Source   von Oswald et al. 2023 (arXiv 2212.07677), Proposition 1; in our reading, checked in numbers
 """
 
 from __future__ import annotations

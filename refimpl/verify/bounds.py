@@ -6,6 +6,8 @@ absolute values everywhere, any form of linearized attention, in any order of su
     |ô − o| ≤ [γ_K (A_num + |o| A_den)/|den| + u|o|] / (1 − γ_K A_den/|den|)        unnormalised: |ô − o| ≤ γ_K A_num
 
 from the features on: φ and RoPE count as they were rounded (RunningError follows them too). Products must not underflow.
+That the numerator takes one rounding less than K pays for rounding the quotient: proofs/bounds.v proves it, and that otherwise
+A_num would need a factor 1 + u.
 """
 
 from __future__ import annotations

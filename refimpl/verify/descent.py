@@ -260,7 +260,7 @@ def more_lessons(seed: int) -> tuple[Lesson, ...]:
     return (Lesson(5, 3, 2, T=3, steps=3), Lesson(4, 2, 3, T=1, steps=2), Lesson(7, 1, 1, T=2, steps=3))
 
 
-OSWALD = "von Oswald et al. 2023, {}, as on our sheet of formulas"
+OSWALD = "von Oswald et al. 2023, {}, in our reading"
 theorem = functools.partial(Theorem, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False)
 REN = "Ren & Liu 2024, {}"
 DESCENTS = (

@@ -1,0 +1,69 @@
+"""See that the proofs assume nothing:  python audit.py BUILD ROOM ...   (after `make check`, which leaves coqchk.log in BUILD)
+
+1. No word in a source that assumes a thing or switches a check of the kernel off.
+2. `Print Assumptions` of every statement says "Closed under the global context".
+3. The independent checker, which has read every room, found no axiom of ours and no check switched off.
+
+Then BUILD/audited.json says which sources were found in order; `refimpl verify` reads it.
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ASSUMING = r"Axioms?|Parameters?|Conjectures?|Admitted|admit|give_up|Admit Obligations|bypass_check|(?:Guard|Positivity|Universe) Checking"
+STATEMENT = r"(?:Theorem|Lemma|Corollary|Proposition|Fact|Remark|Example|Definition|Fixpoint|Canonical|Instance)"
+CLOSED = "Closed under the global context"
+
+
+def main(build: Path, rooms: list[str]) -> list[str]:
+    """What is wrong."""
+    sources = {room: (build / f"{room}.v").read_text(encoding="utf-8") for room in rooms}
+    found = []
+    names = []
+    for room, text in sources.items():
+        bare = without_comments(text)
+        found += [f"{room}.v: {word}" for word in re.findall(rf"\b(?:{ASSUMING})\b", bare)]
+        names += [
+            f"icl.{room}.{name}"
+            for name in re.findall(rf"^\s*(?:#\[.*?\]\s*)?(?:Local |Global |Program )?{STATEMENT}\s+([\w']+)", bare, re.M)
+        ]
+    return found + assumptions(build, rooms, names) + checker((build / "coqchk.log").read_text(encoding="utf-8"))
+
+
+def without_comments(text: str) -> str:
+    """Coq's comments nest."""
+    depth, kept = 0, []
+    for part in re.split(r"(\(\*|\*\))", text):
+        depth += (part == "(*") - (part == "*)")
+        kept.append(part if depth == 0 and part != "*)" else " ")
+    return "".join(kept)
+
+
+def assumptions(build: Path, rooms: list[str], names: list[str]) -> list[str]:
+    lines = [f"From icl Require {' '.join(rooms)}.", *(f"Print Assumptions {name}." for name in names)]
+    (build / "assumptions.v").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = subprocess.run(["coqc", "-Q", ".", "icl", "assumptions.v"], cwd=build, capture_output=True, text=True)
+    if done.returncode:
+        return [done.stdout + done.stderr]
+    print(
+        f"{done.stdout.count(CLOSED)} of {len(names)} definitions and statements in {len(rooms)} rooms are closed under the global context"
+    )
+    return [] if done.stdout.count(CLOSED) == len(names) > 0 else ["something is assumed:", *done.stdout.replace(CLOSED, "").split("\n")]
+
+
+def checker(log: str) -> list[str]:
+    off = ("type-in-type", "unsafe (co)fixpoints", "positivity is assumed")
+    return re.findall(r"^ +icl\..*", log, re.M) + [f"coqchk: {what}" for what in off if f"{what}: <none>" not in log]
+
+
+if __name__ == "__main__":
+    build, rooms = Path(sys.argv[1]), sys.argv[2:]
+    (build / "audited.json").unlink(missing_ok=True)
+    if wrong := main(build, rooms):
+        sys.exit("\n".join(["audit: not in order", *filter(None, wrong)]))
+    digests = {f"{room}.v": hashlib.sha256((build / f"{room}.v").read_bytes()).hexdigest() for room in rooms}
+    (build / "audited.json").write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
