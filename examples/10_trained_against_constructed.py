@@ -5,7 +5,8 @@ search. Ours: the exact η, and how it is trained. --full trains longer (minutes
 """
 
 # %%
-# An example is a token (x, y), a query is (x, 0). Beside each query come d unit vectors: ŷ is linear in x, so at these it is ∂ŷ/∂x.
+# A lesson: N examples of y = w·x, each a token (x, y), and a query (x, 0), whose right answer is y. One layer of linear self-attention
+# makes of the query (x, −ŷ). Beside it are asked the d unit vectors: ŷ is linear in x, so the answers to these are ∂ŷ/∂x.
 import argparse
 
 import numpy as np
@@ -14,46 +15,82 @@ from refimpl.descent.dai import cosine
 from refimpl.descent.von_oswald import examples, proposition_1, queries, self_attention
 from refimpl.files import replacing, target_file
 
-(parser := argparse.ArgumentParser()).add_argument("--full", action="store_true")
+parser = argparse.ArgumentParser()
+parser.add_argument("--full", action="store_true")
 parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
-options, rng, N, d = parser.parse_args(), np.random.default_rng(0), 10, 10
+options = parser.parse_args()
+N, d = 10, 10
+W_0 = np.zeros((1, d))
+rng = np.random.default_rng(0)
 
 
-def draw(size):
-    X, w, units = rng.uniform(-1, 1, (size, N + 1, d)), rng.normal(size=(size, d, 1)), np.broadcast_to(np.eye(d), (size, d, d))
-    asked = queries(np.concatenate([X[:, N:, :], units], axis=1), np.zeros((1, d)))
+def draw(lessons):
+    """Queries (lessons, 1 + d, d + 1), examples (lessons, N, d + 1), and the right answer to the first query of each, (lessons,)."""
+    X = rng.uniform(-1, 1, (lessons, N + 1, d))
+    w = rng.normal(size=(lessons, d, 1))
+    units = np.broadcast_to(np.eye(d), (lessons, d, d))
+    asked = queries(np.concatenate([X[:, N:, :], units], axis=1), W_0)
     return asked, examples(X[:, :N, :], X[:, :N, :] @ w), (X @ w)[:, N, 0]
 
 
-# %%
-# Constructed: Proposition 1, W_0 = 0. ŷ is η times that of η = 1, so the best η is a quotient; of means over all x and w, if you like.
-*test, y = draw(2048)
-at_1 = -self_attention(*test, *proposition_1(np.zeros((1, d)), 1.0, N))[..., d]
-gd = (eta := y @ at_1[:, 0] / (at_1[:, 0] @ at_1[:, 0])) * at_1
-print(f"a gradient step, with the best η for these examples, {eta:.3f}: loss ½(y − ŷ)² = {((y - gd[:, 0]) ** 2).mean() / 2:.4f}")
-print(f"over all x and w, η = 15N/(5(N + d) − 1) = {(eta := 15 * N / (5 * (N + d) - 1)):.3f}: d/6 (1 − η/3) = {d / 6 * (1 - eta / 3):.4f}")
+def answers(asked, shown, weights):
+    """(lessons, 1 + d): ŷ, and after it ∂ŷ/∂x."""
+    return -self_attention(asked, shown, *weights)[..., d]
+
+
+def loss(y, guess):
+    return ((y - guess) ** 2).mean() / 2
+
 
 # %%
-# Trained, by Adam: all four matrices are free. (First scale and rate were picked of seven tried: some stay on a plateau for 300 steps.)
+# Constructed: the weights of Proposition 1, with W_0 = 0. Then ŷ is η times what it is for η = 1, so the best η is that of a regression of
+# y on it. The same η and its loss can be had for all x and w at once: E[y ŷ] and E[ŷ²] are moments of uniform and normal numbers.
+asked, shown, y = draw(2048)
+of_rate_1 = answers(asked, shown, proposition_1(W_0, 1.0, N))
+eta = y @ of_rate_1[:, 0] / (of_rate_1[:, 0] @ of_rate_1[:, 0])
+gd = eta * of_rate_1
+print(f"a gradient step, with the best η for these examples, {eta:.3f}: loss ½(y − ŷ)² = {loss(y, gd[:, 0]):.4f}")
+eta = 15 * N / (5 * (N + d) - 1)
+print(f"over all x and w, η = 15N/(5(N + d) − 1) = {eta:.3f}: d/6 (1 − η/3) = {d / 6 * (1 - eta / 3):.4f}")
+
+# %%
+# Trained: the same layer, but all four matrices W_Q, W_K, W_V, P start as small random numbers and follow Adam, on new lessons at each
+# step. (First scale and rate were picked of seven tried: some stay on a plateau for 300 steps.)
 try:
     import torch
 except ImportError:
     raise SystemExit(print("Training needs torch: pip install 'refimpl[torch]'")) from None
 torch.set_num_threads(1)
-W = (torch.randn((4, d + 1, d + 1), generator=torch.manual_seed(0), dtype=torch.float64) / 10).requires_grad_()
-adam, rows, (steps, size) = torch.optim.Adam([W]), [], (10000, 512) if options.full else (300, 256)
+steps, lessons = (10000, 512) if options.full else (300, 256)
+W = torch.randn((4, d + 1, d + 1), generator=torch.manual_seed(0), dtype=torch.float64) / 10
+W.requires_grad_()
+adam = torch.optim.Adam([W])
+
+
+def measures():
+    """On the 2048 lessons: the loss; how far its ŷ is from that of the gradient step; and how alike their ∂ŷ/∂x are."""
+    got = answers(*map(torch.from_numpy, (asked, shown)), W.detach()).numpy()
+    return loss(y, got[:, 0]), ((gd - got)[:, 0] ** 2).mean(), cosine(got[:, 1:], gd[:, 1:]).mean()
+
+
+at, rows = range(0, steps + 1, steps // 10), []
 for i in range(steps + 1):
-    if i % (steps // 10) == 0:
-        got = -self_attention(*map(torch.from_numpy, test), *W.detach()).numpy()[..., d]
-        rows.append((((y - got[:, 0]) ** 2).mean() / 2, ((gd - got)[:, 0] ** 2).mean(), cosine(got[:, 1:], gd[:, 1:]).mean()))
+    if i in at:
+        rows.append(measures())
         print("{:5} steps: loss {:.4f}, squared difference from GD's ŷ {:.5f}, cosine with its ∂ŷ/∂x {:.4f}".format(i, *rows[-1]))
-    asked, shown, target = map(torch.from_numpy, draw(size))
-    (W.grad,) = torch.autograd.grad(((self_attention(asked[:, :1, :], shown, *W)[:, 0, d] + target) ** 2).mean() / 2, W)
+    new_asked, new_shown, new_y = map(torch.from_numpy, draw(lessons))
+    guess = answers(new_asked[:, :1, :], new_shown, W)[:, 0]
+    (W.grad,) = torch.autograd.grad(loss(new_y, guess), W)
     adam.param_groups[0]["lr"] = (1 - i / (steps + 1)) / 100
     adam.step()
+
+# %%
 if options.plot:
     from matplotlib.figure import Figure
 
-    (axes := (figure := Figure()).subplots()).legend(axes.plot(range(0, steps + 1, steps // 10), rows), ["loss", "difference²", "cosine"])
+    figure = Figure()
+    axes = figure.subplots()
+    axes.legend(axes.plot(at, rows), ["loss", "difference²", "cosine"])
+    axes.set(xlabel="steps of Adam")
     with replacing("--plot", options.plot) as file:
         figure.savefig(file, format="png")

@@ -39,9 +39,6 @@ rewrite -subr_gt0 => /lt0r_neq0 k1; apply: (mulIf k1).
 by rewrite mulrDl mul1r divfK // mulVf // subrK.
 Qed.
 
-Lemma gamma_ge0 k : k%:R * u < 1 -> 0 <= gamma k.
-Proof. by move=> k1; rewrite divr_ge0 ?mulr_ge0 ?ler0n // subr_ge0 ltW. Qed.
-
 Lemma fewer j k : (j <= k)%N -> k%:R * u < 1 -> j%:R * u < 1.
 Proof. by move=> jk; apply: le_lt_trans; rewrite ler_wpmul2r ?ler_nat. Qed.
 

@@ -380,7 +380,7 @@ Definition convert_layer d d' (l : layer F d d') (b : layer_biases l) (p : int)
 
 (* Layer by layer: the bias of a layer is made of what enters it, and what    *)
 (* leaves it, pushed through with the old bias, enters the next.              *)
-Theorem convert_block d d' e (l : layer F d d') (next : transformer F d' e)
+Lemma convert_block d d' e (l : layer F d d') (next : transformer F d' e)
     p P (b : biases (Block l next)) M (prompt : 'M_(M, d)) :
   convert p P b prompt =
   (convert_layer b.1 p prompt,

@@ -1,6 +1,6 @@
 (* Dual forms of attention: Dai et al. 2023; Ren and Liu 2024, one gradient   *)
 (* step of a dual model, with its variants; the rank-one patch of an MLP; and *)
-(* a ball of dual models.                                                     *)
+(* the inequality of Cauchy and Schwarz on a ball of dual models.             *)
 (*                                                                            *)
 (*   X, X'            the demonstrations, and the tokens on the query's side  *)
 (*                    (Dai: the other way round, as in the paper)             *)
@@ -11,12 +11,12 @@
 (*   W_0              (1/D) sum over the query's side of v phi(k)^T           *)
 (*   eta              the rate; H_eta: eta != 0 in F.  H_two: 2 != 0 in F     *)
 (*   attend_mean      attention with its denominator, over all tokens         *)
-(* The loss of Ren and Liu is that of notes on the paper; its constant D, and *)
-(* W_0, are our derivation.  MathComp's x / 0 is 0: for D = 0 the equalities  *)
-(* hold with 1/D read as 0 on both sides; D is the denominator of the         *)
-(* attention itself (attend_mean_base), so the program refuses exactly there. *)
-(* A linear loss has a gradient everywhere (dual_grad), so every W has its    *)
-(* step W_1.                                                                  *)
+(* Ren and Liu's Theorem 3.1 is known to us from notes and slides: the loss   *)
+(* is theirs, its constant 1 / (eta D), and W_0, are ours.  MathComp's x / 0  *)
+(* is 0: for D = 0 the equalities hold with 1/D read as 0 on both sides; D is *)
+(* the denominator of the attention itself (attend_mean_base), so the program *)
+(* refuses exactly there.  A linear loss has a gradient everywhere            *)
+(* (dual_grad), so every W has its step W_1.                                  *)
 From mathcomp Require Import all_ssreflect all_algebra.
 From icl Require Import linear_attention conversion gradient.
 Set Implicit Arguments.
@@ -145,9 +145,9 @@ Let W0 := dual_W0 D V' K'.
 Lemma outputE : o = D^-1 *: attend_to q K V + D^-1 *: attend_to q K' V'.
 Proof. by rewrite /o /attend_mean attend_col scalerDr. Qed.
 
-(* Theorem 3.1: the attention of the query is the prediction of the dual      *)
-(* model after one gradient step on the demonstrations.  Any number of tokens *)
-(* on the side of the query.                                                  *)
+(* Theorem 3.1, as we know it, with our constants: the attention of the query *)
+(* is the prediction of the dual model after one gradient step on the         *)
+(* demonstrations.  Any number of tokens on the side of the query.            *)
 Theorem features_gd_step W1
     (H_step : gd_step (dual_loss eta D V K) eta W0 W1) : o = q *m W1^T.
 Proof.
@@ -292,7 +292,7 @@ Qed.
 
 Hypothesis H_two : 2%:R != 0 :> F.
 
-(* Theorem 3.1 for a kernel.                                                  *)
+(* The same for a kernel.                                                     *)
 Theorem ren_liu N T (X : 'M[F]_(N, d)) (X' : 'M[F]_(T, d)) q eta W1 :
   forall (H_eta : eta != 0) (H_phi : represents (col_mx X X') q),
   let D := normalizer (col_mx X X') q in
@@ -326,61 +326,53 @@ case: pickP => [j /eqP <- | /(_ i)]; last by rewrite eqxx.
 by rewrite trmx_delta -colE !mxE.
 Qed.
 
-(* Augmented: any g_1 on the values and g_2 on the keys, of all tokens, for   *)
-(* instance g (W x) = W x + c W_2 sigma (W_1 x); one gradient step on the     *)
-(* loss with g_1 (W_V x_i) and phi (g_2 (W_K x_i)).  With g_1 and g_2 the     *)
-(* identity, W_K and W_V linear, this is the attention of the paper.          *)
-Corollary augmented d dk dv r (W_K W_Q : 'M[F]_(dk, d)) (W_V : 'M[F]_(dv, d))
-    (g1 : 'rV[F]_dv -> 'rV[F]_dv) (g2 : 'rV[F]_dk -> 'rV[F]_dk) kappa
-    (phi_k phi_q : 'rV[F]_dk -> 'rV[F]_r) N T (X : 'M[F]_(N, d))
-    (X' : 'M[F]_(T, d)) (x : 'rV[F]_d) eta W1 :
-  let key a := g2 (a *m W_K^T) in
-  let val a := g1 (a *m W_V^T) in
-  let q := x *m W_Q^T in
+(* Augmented: any g_1 on the values and g_2 on the features of the keys, of   *)
+(* the demonstrations only, for instance g (x) = x + c W_2 sigma (W_1 x) on   *)
+(* each row; the denominator D is that of the changed features.  One gradient *)
+(* step on the loss with g_1 (V) and g_2 (K), an instance of                  *)
+(* features_gd_step.                                                          *)
+Corollary augmented r m N T (K : 'M[F]_(N, r)) (V : 'M[F]_(N, m))
+    (K' : 'M[F]_(T, r)) (V' : 'M[F]_(T, m)) (q : 'rV[F]_r) eta
+    (g1 : 'M[F]_(N, m) -> 'M[F]_(N, m)) (g2 : 'M[F]_(N, r) -> 'M[F]_(N, r))
+    W1 :
+  let D := mass q (col_mx (g2 K) K') in
   forall (H_two : 2%:R != 0 :> F) (H_eta : eta != 0)
-    (H_phi : represents key kappa phi_k phi_q (col_mx X X') q),
-  let D := normalizer key kappa (col_mx X X') q in
-  forall (H_step : gd_step (fun W => - (eta * D)^-1 *
-      \sum_(i < N) (g1 (row i X *m W_V^T) *m W
-        *m (phi_k (g2 (row i X *m W_K^T)))^T) 0 0) eta
-    (D^-1 *: \sum_(j < T) (g1 (row j X' *m W_V^T))^T
-      *m phi_k (g2 (row j X' *m W_K^T))) W1),
-  kernel_attention key val kappa (col_mx X X') q = phi_q q *m W1^T.
-Proof.
-move=> key val q H_two H_eta H_phi D H.
-exact: (ren_liu (val := val) H_two H_eta H_phi H).
-Qed.
+    (H_step : gd_step (fun W => - (eta * D)^-1 * \sum_(i < N)
+        (row i (g1 V) *m W *m (row i (g2 K))^T) 0 0)
+      eta (D^-1 *: (V'^T *m K')) W1),
+  attend_mean q (col_mx (g2 K) K') (col_mx (g1 V) V') = q *m W1^T.
+Proof. move=> D H_two H_eta; exact: features_gd_step. Qed.
 
-(* Negative samples: values of x_i - (beta/k) sum_{j in Neg i} x_j for the    *)
-(* demonstrations.  One gradient step on the loss plus (beta/(k eta D)) sum_i *)
-(* sum_{j in Neg i} v_j^T W k_i, which pushes f (x_i) off the values of its   *)
-(* negatives.  That the demonstrations alone have negatives is our reading,   *)
-(* and Neg any choice of them; k, meant to be their number, is any number     *)
-(* here (for k = 0 in F beta / k is read as 0; a program refuses).            *)
-Theorem negative_samples d dv r N T (X : 'M[F]_(N, d)) (W_V : 'M[F]_(dv, d))
-    (K : 'M[F]_(N, r)) (K' : 'M[F]_(T, r)) (V' : 'M[F]_(T, dv)) (q : 'rV[F]_r)
-    (Neg : 'I_N -> {set 'I_N}) beta k eta W1 :
+(* Negative samples: for each demonstration i the value v_i - (beta/k_i)      *)
+(* sum_{j in Neg i} v_j, in the values alone.  One gradient step on the loss  *)
+(* plus sum_i (beta/(k_i eta D)) sum_{j in Neg i} v_j^T W k_i, which pushes f *)
+(* (x_i) off the values of its negatives.  That the demonstrations alone have *)
+(* negatives is our reading, and Neg any choice of them, as a list for each   *)
+(* i.  k_i, for the program the length of Neg i, is any number here (for k_i  *)
+(* = 0 in F beta / k_i is read as 0; the program refuses an empty list).      *)
+Theorem negative_samples r m N T (K : 'M[F]_(N, r)) (V : 'M[F]_(N, m))
+    (K' : 'M[F]_(T, r)) (V' : 'M[F]_(T, m)) (q : 'rV[F]_r)
+    (Neg : 'I_N -> seq 'I_N) beta (k : 'I_N -> nat) eta W1 :
   let D := mass q (col_mx K K') in
-  let V := X *m W_V^T in
-  let Xn := \matrix_(i < N)
-    (row i X - (beta / k%:R) *: \sum_(j in Neg i) row j X) in
+  let Vn := \matrix_(i < N)
+    (row i V - (beta / (k i)%:R) *: \sum_(j <- Neg i) row j V) in
   forall (H_two : 2%:R != 0 :> F) (H_eta : eta != 0)
     (H_step : gd_step (fun W => dual_loss eta D V K W +
-        beta / k%:R * (eta * D)^-1 * \sum_(i < N) \sum_(j in Neg i)
+        \sum_(i < N) beta / (k i)%:R * (eta * D)^-1 * \sum_(j <- Neg i)
           (row j V *m W *m (row i K)^T) 0 0)
       eta (dual_W0 D V' K') W1),
-  attend_mean q (col_mx K K') (col_mx (Xn *m W_V^T) V') = q *m W1^T.
+  attend_mean q (col_mx K K') (col_mx Vn V') = q *m W1^T.
 Proof.
-move=> D V Xn H_two H_eta H; apply: (features_gd_step H_two H_eta).
+move=> D Vn H_two H_eta H; apply: (features_gd_step H_two H_eta).
 apply: eq_step H => W; rewrite {2}/dual_loss.
-have term i : (row i (Xn *m W_V^T) *m W *m (row i K)^T) 0 0 =
+have term i : (row i Vn *m W *m (row i K)^T) 0 0 =
     (row i V *m W *m (row i K)^T) 0 0 -
-    beta / k%:R * \sum_(j in Neg i) (row j V *m W *m (row i K)^T) 0 0.
-  rewrite row_mul rowK !mulmxBl -!scalemxAl !mulmx_suml [LHS]mxE.
-  rewrite [X in _ + X]mxE [X in _ - X]mxE summxE /V row_mul.
-  by congr (_ - _ * _); apply: eq_bigr => j _; rewrite row_mul.
-rewrite (eq_bigr _ (fun i _ => term i)) sumrB -mulr_sumr mulrBr.
-by rewrite [X in _ - X]mulNr opprK mulrA [_^-1 * _]mulrC.
+    beta / (k i)%:R * \sum_(j <- Neg i) (row j V *m W *m (row i K)^T) 0 0.
+  rewrite rowK !mulmxBl -!scalemxAl !mulmx_suml [LHS]mxE.
+  by rewrite [X in _ + X]mxE [X in _ - X]mxE summxE.
+rewrite (eq_bigr _ (fun i _ => term i)) sumrB mulrBr; congr (_ + _).
+rewrite mulNr opprK [RHS]mulr_sumr; apply: eq_bigr => i _.
+by rewrite mulrA [_^-1 * _]mulrC.
 Qed.
 
 (* The rank-one patch ("Learning without training").                          *)
@@ -459,10 +451,12 @@ by move/eqP.
 Qed.
 End Witnesses.
 
-(* The dual models in a Frobenius ball |W|_F <= w, the part of Theorem 3.2    *)
-(* that is not probability: the loss is linear in W, <W, G>, and its supremum *)
-(* over the ball is w |G|_F.  Which norm the paper means is not known to us;  *)
-(* this is ours.  Squared, so that no root is needed.                         *)
+(* The dual models in a Frobenius ball |W|_F <= w.  This is the inequality of *)
+(* Cauchy and Schwarz and its case of equality, and no more: the loss is      *)
+(* linear in W, <W, G>, so its supremum over the ball is w |G|_F.  A bound    *)
+(* such as Theorem 3.2 of Ren and Liu (known to us from slides, which do not  *)
+(* name the norm) begins there; its probability is not proved here.  Squared, *)
+(* so that no root is needed.                                                 *)
 
 Section Frobenius.
 Variables (R : realFieldType) (m n : nat).

@@ -265,9 +265,6 @@ Fixpoint width p := if p is p'.+1 then (width p' * (1 + d))%N else 1%N.
 Fixpoint polynomial p (x : 'rV[K]_d) : 'rV[K]_(width p) :=
   if p is p'.+1 then outer (polynomial p' x) (row_mx 1%:M x) else 1%:M.
 
-Lemma widthE p : width p = (d.+1 ^ p)%N.
-Proof. by elim: p => //= p ->; rewrite expnSr add1n. Qed.
-
 (* phi(q).phi(k) = (1 + q.k)^p                                                *)
 Theorem polynomial_kernel p q k :
   dot (polynomial p q) (polynomial p k) = (1 + dot q k) ^+ p.

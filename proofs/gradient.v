@@ -3,8 +3,16 @@
 (* the biases of a converted prompt as one gradient step.  von_oswald.v and   *)
 (* dual.v go on from here.  The Python takes its gradients by dual numbers    *)
 (* (refimpl/systems/dual.py): the coefficient of eps in L (W + eps D).  Here  *)
-(* it is the linear coefficient of L along a line, <G, D>; that the two agree *)
-(* is not proved here.                                                        *)
+(* it is the linear coefficient of L along a line, <G, D>; that the two       *)
+(* always agree is not proved here.                                           *)
+(* The definition is meant for losses that are polynomials of degree at most  *)
+(* 2 along every line, and all losses here are.  It is about values: in a     *)
+(* finite field a polynomial of higher degree may take the values of such a   *)
+(* one (over the field of 3 elements W^3 is W, and so has gradient 1 here,    *)
+(* and 3 W^2 = 0 by dual numbers).  In an infinite field it is the polynomial *)
+(* that counts.  The gradients of the linear loss, of the penalty and of      *)
+(* least squares stay what they are in every extension of F (extended_inner,  *)
+(* extended_sqr, extended_lsq), infinite ones among them: no such accident.   *)
 (*                                                                            *)
 (*   F                any field; H_two: 2 != 0 in F, for unique gradients     *)
 (*   n m r N          widths: input, output, features; number of examples     *)
@@ -152,13 +160,6 @@ Definition attend_to n N r m (q : 'M[F]_(n, r)) (k : 'M[F]_(N, r))
     (v : 'M[F]_(N, m)) : 'M[F]_(n, m) :=
   \matrix_(t < n) \sum_(s < N) (row t q *m (row s k)^T) 0 0 *: row s v.
 
-Lemma sum_outer N r m (k : 'M[F]_(N, r)) (v : 'M[F]_(N, m)) :
-  \sum_(s < N) (row s k)^T *m row s v = k^T *m v.
-Proof.
-apply/matrixP => i j; rewrite summxE mxE; apply: eq_bigr => s _.
-by rewrite !mxE big_ord1 !mxE.
-Qed.
-
 Lemma attendE n N r m (q : 'M_(n, r)) (k : 'M_(N, r)) (v : 'M_(N, m)) :
   attend_to q k v = q *m (k^T *m v).
 Proof.
@@ -202,7 +203,7 @@ Proof. by rewrite sum_outer linearD /= trmx_mul trmxK mulmxDr attendE. Qed.
 
 (* The same as a state: the trained layer is the S after the tokens (x_i,     *)
 (* e_i), started from W_0 (S is W^T).                                         *)
-Theorem irie_state N (W0 : 'M[F]_(m, n)) (E : 'M_(N, m)) (X gk : 'M_(N, n)) z :
+Lemma irie_state N (W0 : 'M[F]_(m, n)) (E : 'M_(N, m)) (X gk : 'M_(N, n)) z :
   (state_after X gk E W0^T z).1 =
   (W0 + \sum_(i < N) (row i E)^T *m row i X)^T.
 Proof. by rewrite state_KV sum_outer linearD /= trmx_mul trmxK. Qed.
@@ -230,13 +231,12 @@ Fixpoint history (b : nat -> nat) d (X : forall k, 'M[F]_(b k, d)) k :
 
 Variables (b : nat -> nat) (X : forall k, 'M[F]_(b k, n)) (eta : nat -> F).
 
-(* Irie et al., for gradient descent of any number of steps: if step i reads  *)
-(* the batch X_i, and D_i is the gradient of its loss by the outputs of the   *)
-(* layer, then W_k q is W_0 q plus attention of q to all the inputs of all    *)
-(* the steps, with the error signals - eta_i D_i as values.  Losses, rates    *)
-(* and sizes of the batches may change from step to step; a loss is any       *)
-(* function of the outputs of degree at most 2 along lines.  irie_lsq is an   *)
-(* instance.                                                                  *)
+(* Irie et al., for gradient descent of any number of steps, for losses of    *)
+(* degree at most 2 along lines: if step i reads the batch X_i, and D_i is    *)
+(* the gradient of its loss by the outputs of the layer, then W_k q is W_0 q  *)
+(* plus attention of q to all the inputs of all the steps, with the error     *)
+(* signals - eta_i D_i as values.  Losses, rates and sizes of the batches may *)
+(* change from step to step.  irie_lsq is an instance.                        *)
 Theorem irie_descent (l : forall k, 'M[F]_(b k, m) -> F)
     (D : forall k, 'M[F]_(b k, m)) (W : nat -> 'M[F]_(m, n)) :
   forall (H_signal : forall k, is_grad (l k) (X k *m (W k)^T) (D k))
@@ -256,19 +256,13 @@ End DualForm.
 
 (* The biases of a converted prompt.                                          *)
 
-Lemma convert_next d d' e (l : layer F d d') (next : transformer F d' e)
-    (b : biases (Block l next)) p P M (prompt : 'M[F]_(M, d)) :
-  (convert p P b prompt).2 =
-  shift_all (- M%:Z) (absorb p P b.2 (run_layer b.1 p P prompt)).
-Proof. by []. Qed.
-
 (* What convert leaves in a layer is one gradient step, of rate 1 from the    *)
 (* biases before, on the losses - sum_j (R_{p+j} k_j)^T S v_j and - sum_j     *)
 (* (R_{p+j} k_j)^T z, turned back by the length of the prompt (our reading of *)
 (* Theorem 4.5 of Chen et al.).  Here for the first layer of any transformer; *)
 (* the layers behind it are converted alike, with their own inputs            *)
-(* (convert_next).  Any b has such a step: a linear loss has a gradient       *)
-(* everywhere (grad_inner).                                                   *)
+(* (conversion.convert_block).  Any b has such a step: a linear loss has a    *)
+(* gradient everywhere (grad_inner).                                          *)
 Theorem convert_gd_step d d' e (l : layer F d d') (next : transformer F d' e)
     (b : biases (Block l next)) p P M (prompt : 'M[F]_(M, d)) g S1 z1 :
   let k := turned (R_num l) p (each (phi_k g) prompt) in
@@ -353,3 +347,28 @@ move=> W E; apply: (irie_descent (l := fun _ O =>
 by apply: eq_step (descent_step _ _ _ _ _) => V; rewrite lsqE.
 Qed.
 End Gradient.
+
+(* In an extension K of F, by f, the gradients are the same.                  *)
+Section Extended.
+Variables (F K : fieldType) (f : {rmorphism F -> K}) (m n : nat).
+Local Notation "A ^f" := (map_mx f A) : ring_scope.
+
+Lemma extended_inner a (A W : 'M[F]_(m, n)) :
+  is_grad (fun V => f a * inner (A^f) V) (W^f) ((a *: A)^f).
+Proof. by rewrite map_mxZ; apply: grad_inner. Qed.
+
+Lemma extended_sqr c (Y W : 'M[F]_(m, n)) :
+  is_grad (fun V => f c * inner (V - Y^f) (V - Y^f)) (W^f)
+    (((2%:R * c) *: (W - Y))^f).
+Proof. by rewrite map_mxZ rmorphM rmorph_nat map_mxB; apply: grad_sqr. Qed.
+
+Lemma extended_lsq N (X : 'M[F]_(N, n)) (Y : 'M[F]_(N, m)) W :
+  forall (H_two : 2%:R != 0 :> F),
+  is_grad (lsq (X^f) (Y^f)) (W^f)
+    ((N%:R^-1 *: ((X *m W^T - Y)^T *m X))^f).
+Proof.
+move=> H_two; rewrite map_mxZ fmorphV rmorph_nat map_mxM -map_trmx map_mxB.
+rewrite map_mxM -map_trmx; apply: lsq_grad.
+by rewrite -(rmorph_nat f) fmorph_eq0.
+Qed.
+End Extended.

@@ -107,12 +107,6 @@ apply: leq_trans (leq_add (leqnn i) (IH _ _)) _.
 by rewrite addn_maxr geq_max !leq_max !deg_coef ?orbT.
 Qed.
 
-Lemma degN n (p : polynomial n) : deg (- p) = deg p.
-Proof.
-elim: n p => //= n IH p; rewrite size_opp.
-by apply: eq_big => i *; rewrite coefN ?oppr_eq0 ?IH.
-Qed.
-
 Lemma deg_sum n m (f : 'I_m -> polynomial n) k d :
   (forall i, f i != 0%R -> k + deg (f i) <= d)%N ->
   \sum_i f i != 0 -> (k + deg (\sum_i f i) <= d)%N.

@@ -103,7 +103,9 @@ def turns(rope: Any, c: Any, s: Any, r: int) -> tuple[str, str]:
 
 def equal(x: str, values: Any) -> str:
     """x is each of these values, of which the same is not written twice."""
-    return f"all (eq_op {x}) {seq(dict.fromkeys(values))}"
+    values = list(dict.fromkeys(values))
+    assert values, f"{x} is compared with nothing"
+    return f"all (eq_op {x}) {seq(values)}"
 
 
 def example(name: str, lets: dict[str, str], claims: list[str]) -> str:
@@ -135,13 +137,8 @@ class Draw:
 
 
 def drawn(name: str, make: Callable[[Draw], str]) -> str:
-    """The first draw that has no zero denominator."""
-    for i in range(100):
-        try:
-            return make(Draw(f"{name} {i}"))
-        except ri.ZeroDenominator:
-            continue
-    raise ValueError(f"{name}: each of 100 draws has a zero denominator")
+    """Drawn once: if Python refuses it there is no instance, so a program that refuses too often is found out."""
+    return make(Draw(f"{name} 0"))
 
 
 # Attention
@@ -197,13 +194,23 @@ def attention(name: str, a: Attention) -> str:
     return drawn(name, make)
 
 
-def refused(name: str, a: Attention) -> str:
-    """A query that is 0: the program refuses, and so does the twin."""
+def refused(name: str, a: Attention, query: Callable[[Any, Any, State], Any]) -> str:
+    """A query, made of q, k and the state, with a zero denominator: the program refuses, and so does the twin; with q neither does."""
     lets, (q, k, v), options, (_, g) = a.inputs(Draw(name))
-    lets, (q, k, v) = lets | {"q": array(q * 0)}, (q * 0, k, v)
+    bad = query(q, k, options["state"])
     for form in FORMS:
-        refuses(lambda form=form: form(q, k, v, mask=a.mask, normalise=a.normalise, **options))
-    return example(name, lets, [f"~~ c_accepts {g} past q k {a.P} {boolean(a.normalise)}"])
+        form(q, k, v, mask=a.mask, normalise=a.normalise, **options)
+        refuses(lambda form=form: form(bad, k, v, mask=a.mask, normalise=a.normalise, **options))
+    lets["bad"] = array(bad)
+    accepts = [f"c_accepts {g} past {x} k {a.P} {boolean(a.normalise)}" for x in ("q", "bad")]
+    return example(name, lets, [accepts[0], f"~~ {accepts[1]}"])
+
+
+def orthogonal(q: Any, k: Any, begin: State) -> Any:
+    """q, but that of the first token, not 0, is orthogonal to the z that it sees: causal, two features."""
+    z = begin.z + k[0, :]
+    assert any(QQ.fractions(z))
+    return QQ.concat([QQ.stack([-z[1], z[0]])[None, :], q[1:, :]], axis=0)
 
 
 def refuses(run: Callable[[], Any]) -> None:
@@ -284,7 +291,8 @@ EXACT = {"norm": "none", "activation": "quadratic", "phi": "identity"}
 
 
 def conversion(name: str, a: Conversion) -> str:
-    """The prompted model in every form and its states, the biases of the converted one and what it says; strength and removal."""
+    """The prompted model in every form and its states; the biases of the converted one, also in pieces, and what it says, read from
+    where the prompt began or ended; strength and removal."""
     config = Config(**EXACT | a.config)
     P = a.M if a.mask == "full" else 0
 
@@ -298,6 +306,8 @@ def conversion(name: str, a: Conversion) -> str:
         whole = QQ.concat([prompt, text], axis=-2)
         prompted = [ri.transformer(model, whole, form=form, mask=P) for form in FORMS]
         converted = ri.convert(model, prompt, mask=a.mask)
+        in_pieces = [ri.convert(model, prompt, chunk=chunk) for chunk in (1, 2) if a.mask == "causal" and a.M]
+        going_on = ri.convert(model, prompt, mask=a.mask, restart=False)
         weaker = ri.convert(model, prompt, mask=a.mask, strength=STRENGTH)
         f, g = turns(config.rope, model.weights.get("rope.c"), model.weights.get("rope.s"), r)
         options = f"{feature_map(config.phi, config.d)} {f} {g} {boolean(config.normalise)} {boolean(config.order == 'parallel')} ws"
@@ -308,6 +318,7 @@ def conversion(name: str, a: Conversion) -> str:
             "whole": array(whole),
             "prompt": array(prompt),
             "new": f"c_convert {options} p {P} bs prompt",
+            "going_on": f"c_absorb {options} bs p {P} prompt",
             "weaker": f"c_convert_strength {options} ({number(STRENGTH)}) p {P} bs prompt",
         }
         removed = [biases(ri.unconvert(weaker, prompt, mask=a.mask, strength=STRENGTH, form=form).biases, lists) for form in FORMS]
@@ -315,8 +326,10 @@ def conversion(name: str, a: Conversion) -> str:
             f"c_defined_run {options} bs p {P} whole",
             equal(f"(lists (c_run {options} bs p {P} whole))", (lists(o) for o, _ in prompted)),
             equal(f"(map (map lists_of) (c_absorb {options} bs p {P} whole))", (biases(b, lists) for _, b in prompted)),
-            f"map (map lists_of) new == {biases(converted.biases, lists)}",
+            equal("(map (map lists_of) new)", (biases(done.biases, lists) for done in (converted, *in_pieces))),
             f"lists (c_run {options} new p 0 {array(text)}) == {lists(converted(text))}",
+            f"map (map lists_of) going_on == {biases(going_on.biases, lists)}",
+            f"lists (c_run {options} going_on {integer(model.position + a.M)} 0 {array(text)}) == {lists(going_on(text))}",
             f"map (map lists_of) weaker == {biases(weaker.biases, lists)}",
             equal(f"(map (map lists_of) (c_unconvert {options} ({number(STRENGTH)}) p {P} weaker prompt))", removed),
         ]
@@ -444,7 +457,8 @@ def examples() -> Iterator[str]:
     yield HEADER
     for name, a in ATTENTION.items():
         yield attention(f"attention_{name}", a)
-    yield refused("attention_refused", Attention(n=3, d=2, m=2))
+    yield refused("attention_refused", Attention(n=3, d=2, m=2), lambda q, k, begin: q * 0)
+    yield refused("attention_refused_orthogonal", Attention(n=3, d=2, m=2), orthogonal)
     for name, a in ALGEBRA.items():
         yield algebra(f"algebra_{name}", a)
     for name, c in CONVERSION.items():

@@ -555,33 +555,52 @@ by under eq_bigr => s /H_seen[-> _ ->] do [].
 Qed.
 
 (* And on no fewer: for every t and every s that it sees there are texts that *)
-(* differ in the value of s alone, and whose outputs at t differ.             *)
+(* differ in the value of s alone, and whose outputs at t differ; with the    *)
+(* same features in numerator and denominator (r = 2: k_s = e_1 and no other  *)
+(* key, z = e_2, q_t = e_1 and all other queries e_2: every denominator is    *)
+(* 1).                                                                        *)
 Theorem causality_sharp (F : fieldType) n P (t s : 'I_n) normalise
     (H_seen : seen P t s) :
-  exists (f g : 'cV[F]_n) (v v' : 'cV[F]_n) (S z : 'cV[F]_1),
+  exists (q k : 'M[F]_(n, 2)) (v v' : 'cV[F]_n) (S : 'M[F]_(2, 1))
+    (z : 'cV[F]_2),
   [/\ forall s', s' != s -> row s' v = row s' v',
-      defined f g z P normalise &
-      row t (linear_attention f f f g v S z P normalise) !=
-      row t (linear_attention f f f g v' S z P normalise)].
+      defined q k z P normalise &
+      row t (linear_attention q k q k v S z P normalise) !=
+      row t (linear_attention q k q k v' S z P normalise)].
 Proof.
-exists (const_mx 1), 0, (delta_mx s 0), 0, 0, (const_mx 1).
-have dE t' : den (const_mx 1 : 'cV[F]_n) 0 (const_mx 1) P t' = 1.
-  rewrite /den /z_at big1 ?addr0; first by rewrite mxE big_ord1 !mxE mulr1.
-  by move=> i _; rewrite linear0 trmx0.
-have nE v : num (const_mx 1 : 'cV[F]_n) (const_mx 1) v (0 : 'cV_1) P t =
-            (\sum_(i < n | seen P t i) v i 0)%:M.
-  rewrite /num /S_at add0r mulmx_sumr; apply/matrixP => i j.
-  rewrite !ord1 [RHS]mxE summxE; apply: eq_bigr => k _.
-  by rewrite mxE big_ord1 [X in _ * X]mxE big_ord1 !mxE !mul1r.
+pose q : 'M[F]_(n, 2) :=
+  \matrix_(u, j) (if u == t then j == 0 else j == 1)%:R.
+pose k : 'M[F]_(n, 2) := \matrix_(u, j) ((u == s) && (j == 0))%:R.
+pose z : 'cV[F]_2 := \col_j (j == 1)%:R.
+exists q, k, (delta_mx s 0), 0, 0, z.
+have zE u : z_at k z P u = \col_j (if j == 0 then (seen P u s)%:R else 1).
+  apply/colP => j; rewrite /z_at mxE summxE [RHS]mxE [z j 0]mxE.
+  under eq_bigr do rewrite !mxE.
+  have [->|j0] := eqVneq j 0; last first.
+    have -> : (j == 1)%:R = 1 :> F by case: j j0 => [[|[|//]] ?].
+    by rewrite big1 ?addr0 // => i _; rewrite andbF.
+  rewrite add0r; case Hs: (seen P u s); last first.
+    by rewrite big1 // => i; case: eqP => [-> | //]; rewrite Hs.
+  rewrite (bigD1 s) //= eqxx big1 ?addr0 //.
+  by move=> i /andP[_ /negPf ->].
+have dE u : den q k z P u = 1.
+  rewrite /den zE mxE big_ord_recl big_ord1 !mxE /=.
+  by case: eqP => [->|_]; rewrite ?H_seen /= ?mul0r ?mulr1 ?addr0 ?add0r.
 split.
 - by move=> s' ns; apply/rowP => j; rewrite !mxE !ord1 (negPf ns).
 - rewrite /defined; case: normalise => //.
-  by apply/forallP => t'; rewrite dE oner_neq0.
-rewrite !rowK dE invr1 !scale1r !if_same !nE.
-apply/eqP => /matrixP/(_ 0 0)/eqP; rewrite !mxE !mulr1n [X in _ == X]big1.
-  rewrite (bigD1 s) //= mxE !eqxx big1 ?addr0 ?oner_eq0 //.
-  by move=> i /andP[_ /negPf si]; rewrite mxE si.
-by move=> i _; rewrite mxE.
+  by apply/forallP => u; rewrite dE oner_neq0.
+rewrite !rowK dE invr1 !scale1r !if_same.
+have nE v : num q k v (0 : 'M_(2, 1)) P t = (v s 0)%:M.
+  apply/rowP => j; rewrite ord1 /num /S_at add0r mulmx_sumr summxE.
+  rewrite (bigD1 s) //= big1 ?addr0.
+    rewrite !mxE big_ord_recl big_ord1 !mxE /= !big_ord1 !mxE !eqxx /=.
+    by rewrite mul1r mul0r addr0 mul1r mulr1n.
+  move=> u /andP[_ /negPf us].
+  rewrite !mxE big_ord_recl big_ord1 !mxE !big_ord1 !mxE us /=.
+  by rewrite !mul0r !mulr0 addr0.
+rewrite !nE !mxE !eqxx; apply/eqP => /matrixP /(_ 0 0) /eqP.
+by rewrite !mxE mulr1n mul0rn oner_eq0.
 Qed.
 
 (* ------------------------------------------------------------------------- *)

@@ -3,8 +3,13 @@
 (* hyperbolic features.  No Python room yet.                                  *)
 (*                                                                            *)
 (*   e            an exponential, as in attention.v, from R to F              *)
-(*   E            an expectation: any linear functional on functions of a     *)
-(*                chance t, with E 1 = 1.  Positivity is not used             *)
+(*   E            an expectation: any linear functional on the integrable     *)
+(*                functions of a chance t, with E 1 = 1.  Positivity is not   *)
+(*                used                                                        *)
+(*   integrable   which functions have an expectation: a linear space with    *)
+(*                the constants.  What the theorems need to be integrable is  *)
+(*                in [normal] and [independent]: exponentials of a direction  *)
+(*                and products of two, so the real normal law is no exception *)
 (*   w i t        the random direction omega_i, i < r, in R^d                 *)
 (*   half_sq x    |x|^2 / 2                                                   *)
 (*   normal       E e(w_i.u) = e(|u|^2 / 2) for all u: of the law N(0, I),    *)
@@ -31,30 +36,47 @@ Local Open Scope ring_scope.
 
 Record expectation (T : Type) (F : fieldType) := Expectation {
   E :> (T -> F) -> F;
+  integrable : (T -> F) -> Prop;
+  int_eq : forall X Y, X =1 Y -> integrable X -> integrable Y;
+  intD : forall X Y, integrable X -> integrable Y ->
+    integrable (fun w => X w + Y w);
+  intZ : forall a X, integrable X -> integrable (fun w => a * X w);
+  int1 : integrable (fun=> 1);
   E_eq : forall X Y, X =1 Y -> E X = E Y;
-  ED : forall X Y, E (fun w => X w + Y w) = E X + E Y;
-  EZ : forall a X, E (fun w => a * X w) = a * E X;
+  ED : forall X Y, integrable X -> integrable Y ->
+    E (fun w => X w + Y w) = E X + E Y;
+  EZ : forall a X, integrable X -> E (fun w => a * X w) = a * E X;
   E1 : E (fun=> 1) = 1 }.
 
 Section Expectation.
 Variables (T : Type) (F : fieldType) (E : expectation T F).
 
+Lemma int_const a : integrable E (fun=> a).
+Proof. by apply: int_eq (intZ a (int1 E)) => w; rewrite mulr1. Qed.
+
 Lemma E_const a : E (fun=> a) = a.
 Proof.
-by rewrite -{2}[a]mulr1 -(E1 E) -EZ; apply: E_eq => w; rewrite mulr1.
+rewrite -{2}[a]mulr1 -(E1 E) -(EZ a (int1 E)).
+by apply: E_eq => w; rewrite mulr1.
 Qed.
 
-Lemma EB X Y : E (fun w => X w - Y w) = E X - E Y.
+Lemma int_sum (I : Type) (s : seq I) (X : I -> T -> F) :
+  (forall i, integrable E (X i)) ->
+  integrable E (fun w => \sum_(i <- s) X i w).
 Proof.
-by rewrite -[- E Y]mulN1r -EZ -ED; apply: E_eq => w; rewrite mulN1r.
+move=> H; elim: s => [|i s IH].
+  by apply: int_eq (int_const 0) => w; rewrite big_nil.
+by apply: int_eq (intD (H i) IH) => w; rewrite big_cons.
 Qed.
 
 Lemma E_sum (I : Type) (s : seq I) (X : I -> T -> F) :
+  (forall i, integrable E (X i)) ->
   E (fun w => \sum_(i <- s) X i w) = \sum_(i <- s) E (X i).
 Proof.
-elim: s => [|i s IH].
+move=> H; elim: s => [|i s IH].
   by rewrite big_nil -[RHS]E_const; apply: E_eq => w; rewrite big_nil.
-by rewrite big_cons -IH -ED; apply: E_eq => w; rewrite big_cons.
+rewrite big_cons -IH -(ED (H i) (int_sum s H)).
+by apply: E_eq => w; rewrite big_cons.
 Qed.
 
 Definition mse (X : T -> F) a := E (fun w => (X w - a) ^+ 2).
@@ -66,6 +88,8 @@ Proof. by move=> XY; apply: E_eq => w; rewrite XY. Qed.
 Section Mean.
 Variables (r : nat) (X : 'I_r -> T -> F) (a b : F).
 Hypothesis H_r : r%:R != 0 :> F.
+Hypothesis H_int : forall i, integrable E (X i).
+Hypothesis H_int2 : forall i j, integrable E (fun w => X i w * X j w).
 Hypothesis H_mean : forall i, E (X i) = a.
 Hypothesis H_square : forall i, E (fun w => X i w ^+ 2) = b.
 Hypothesis H_independent :
@@ -75,19 +99,34 @@ Definition mean w := r%:R^-1 * \sum_i X i w.
 
 Lemma mean_unbiased : E mean = a.
 Proof.
-rewrite EZ E_sum (eq_bigr (fun=> a)) // sumr_const card_ord.
-by rewrite -[a *+ r]mulr_natl mulKf.
+rewrite (EZ _ (int_sum _ H_int)) E_sum // (eq_bigr (fun=> a)) //.
+by rewrite sumr_const card_ord -[a *+ r]mulr_natl mulKf.
 Qed.
+
+Lemma centredE i j w : X i w * X j w + - a * (X i w + X j w) + a ^+ 2 =
+  (X i w - a) * (X j w - a).
+Proof.
+rewrite mulrBl !mulrBr opprB [X i w * a]mulrC mulNr mulrDr opprD.
+by rewrite -expr2 !addrA addrAC.
+Qed.
+
+Let int_mixed i j :
+  integrable E (fun w => X i w * X j w + - a * (X i w + X j w)).
+Proof. exact: intD (H_int2 i j) (intZ _ (intD (H_int i) (H_int j))). Qed.
+
+Lemma int_centred i j : integrable E (fun w => (X i w - a) * (X j w - a)).
+Proof. exact: int_eq (centredE i j) (intD (int_mixed i j) (int_const _)). Qed.
 
 Lemma covariance i j : E (fun w => (X i w - a) * (X j w - a)) =
   if i == j then b - a ^+ 2 else 0.
 Proof.
-rewrite (E_eq _ (Y := fun w => X i w * X j w + - a * (X i w + X j w) + a ^+ 2)).
-  rewrite !ED EZ ED !H_mean E_const mulNr mulrDr -expr2 opprD addrA subrK.
-  case: eqVneq => [<-|ij]; last by rewrite H_independent // !H_mean subrr.
-  by rewrite -(H_square i); congr (_ - _); apply: E_eq => w; rewrite expr2.
-move=> w; rewrite mulrBl !mulrBr opprB [X i w * a]mulrC mulNr mulrDr opprD.
-by rewrite -expr2 !addrA addrAC.
+rewrite -(E_eq _ (centredE i j)) (ED (int_mixed i j) (int_const _)).
+have int_ij := intD (H_int i) (H_int j).
+rewrite (ED (H_int2 i j) (intZ _ int_ij)) (EZ _ int_ij).
+rewrite (ED (H_int i) (H_int j)) !H_mean E_const.
+rewrite mulNr mulrDr -expr2 opprD addrA subrK.
+case: eqVneq => [<-|ij]; last by rewrite H_independent // !H_mean subrr.
+by rewrite -(H_square i); congr (_ - _); apply: E_eq => w; rewrite expr2.
 Qed.
 
 Lemma mean_mse : mse mean a = r%:R^-1 * (b - a ^+ 2).
@@ -96,7 +135,10 @@ rewrite /mse (E_eq _ (Y := fun w => r%:R^-1 ^+ 2 *
   \sum_i \sum_j (X i w - a) * (X j w - a))); last first.
   move=> w; rewrite -big_distrlr /= -expr2 -exprMn sumrB sumr_const card_ord.
   by rewrite mulrBr -[a *+ r]mulr_natl mulKf.
-rewrite EZ E_sum; under eq_bigr do rewrite E_sum.
+have int_row i : integrable E (fun w => \sum_j (X i w - a) * (X j w - a)).
+  by apply: int_sum => j; apply: int_centred.
+rewrite (EZ _ (int_sum _ int_row)) (E_sum _ int_row).
+under eq_bigr => i _ do rewrite (E_sum _ (int_centred i)).
 under eq_bigr do under eq_bigr do rewrite covariance.
 under eq_bigr do rewrite -big_mkcond (big_pred1 _ (fun=> eq_sym _ _)).
 rewrite sumr_const card_ord -[(b - _) *+ r]mulr_natl [r%:R^-1 ^+ 2]expr2.
@@ -124,8 +166,10 @@ Definition dot (x y : 'rV[R]_d) := (x *m y^T) 0 0.
 Definition half_sq x := dot x x / 2%:R.
 
 Definition normal := forall i u,
+  integrable E (fun t => e (dot (w i t) u)) /\
   E (fun t => e (dot (w i t) u)) = e (half_sq u).
 Definition independent := forall i j u u', i != j ->
+  integrable E (fun t => e (dot (w i t) u) * e (dot (w j t) u')) /\
   E (fun t => e (dot (w i t) u) * e (dot (w j t) u')) =
   E (fun t => e (dot (w i t) u)) * E (fun t => e (dot (w j t) u')).
 
@@ -166,21 +210,48 @@ Hypotheses (H_normal : normal) (H_independent : independent).
 
 Definition exponentials i t := \sum_h a h * e (dot (w i t) (u h)).
 
+Lemma int_exponentials i : integrable E (exponentials i).
+Proof. by apply: int_sum => h; apply: intZ; case: (H_normal i (u h)). Qed.
+
 Lemma E_exponentials i :
   E (exponentials i) = \sum_h a h * e (half_sq (u h)).
-Proof. by rewrite E_sum; apply: eq_bigr => h _; rewrite EZ H_normal. Qed.
+Proof.
+rewrite E_sum => [|h]; last by apply: intZ; case: (H_normal i (u h)).
+by apply: eq_bigr => h _; case: (H_normal i (u h)) => int <-; rewrite EZ.
+Qed.
+
+Lemma int_pair i j h l :
+  integrable E (fun t => e (dot (w i t) (u h)) * e (dot (w j t) (u l))).
+Proof.
+have [<-|ij] := eqVneq i j; last by case: (H_independent (u h) (u l) ij).
+case: (H_normal i (u h + u l)) => int _.
+by apply: int_eq int => t; rewrite dotDr expD.
+Qed.
+
+Lemma productE i j t : \sum_h \sum_l
+    a h * a l * (e (dot (w i t) (u h)) * e (dot (w j t) (u l))) =
+  exponentials i t * exponentials j t.
+Proof.
+rewrite big_distrlr /=; apply: eq_bigr => h _; apply: eq_bigr => l _.
+by rewrite mulrACA.
+Qed.
+
+Let int_row i j h : integrable E (fun t => \sum_l
+  a h * a l * (e (dot (w i t) (u h)) * e (dot (w j t) (u l)))).
+Proof. by apply: int_sum => l; apply/intZ/int_pair. Qed.
+
+Lemma int_product i j :
+  integrable E (fun t => exponentials i t * exponentials j t).
+Proof. exact: int_eq (productE i j) (int_sum _ (int_row i j)). Qed.
 
 Lemma E_product i j :
   E (fun t => exponentials i t * exponentials j t) =
   \sum_h \sum_l a h * a l *
     E (fun t => e (dot (w i t) (u h)) * e (dot (w j t) (u l))).
 Proof.
-rewrite (E_eq _ (Y := fun t => \sum_h \sum_l
-  a h * a l * (e (dot (w i t) (u h)) * e (dot (w j t) (u l))))).
-  rewrite E_sum; apply: eq_bigr => h _; rewrite E_sum.
-  by apply: eq_bigr => l _; rewrite EZ.
-move=> t; rewrite big_distrlr /=; apply: eq_bigr => h _; apply: eq_bigr => l _.
-by rewrite mulrACA.
+rewrite -(E_eq _ (productE i j)) (E_sum _ (int_row i j)).
+apply: eq_bigr => h _; rewrite E_sum => [|l]; last exact/intZ/int_pair.
+by apply: eq_bigr => l _; rewrite (EZ _ (int_pair i j h l)).
 Qed.
 
 Lemma E_square i : E (fun t => exponentials i t ^+ 2) =
@@ -188,7 +259,8 @@ Lemma E_square i : E (fun t => exponentials i t ^+ 2) =
 Proof.
 rewrite (E_eq _ (fun t => expr2 (exponentials i t))) E_product.
 apply: eq_bigr => h _; apply: eq_bigr => l _; congr (_ * _).
-by rewrite -(H_normal i); apply: E_eq => t; rewrite dotDr expD.
+case: (H_normal i (u h + u l)) => _ <-.
+by apply: E_eq => t; rewrite dotDr expD.
 Qed.
 
 Lemma exponentials_independent i j : i != j ->
@@ -197,7 +269,8 @@ Lemma exponentials_independent i j : i != j ->
 Proof.
 move=> ij; rewrite E_product !E_exponentials big_distrlr /=.
 apply: eq_bigr => h _; apply: eq_bigr => l _.
-by rewrite H_independent // !H_normal mulrACA.
+case: (H_independent (u h) (u l) ij) => _ ->.
+by rewrite (H_normal _ _).2 (H_normal _ _).2 mulrACA.
 Qed.
 End Exponentials.
 
@@ -244,6 +317,7 @@ Qed.
 Theorem positive_unbiased : E positive_estimate = SM.
 Proof.
 rewrite (E_eq _ positive_mean); apply: mean_unbiased => // i.
+  exact: int_exponentials.
 by rewrite E_exponentials // big_ord1 c_g.
 Qed.
 
@@ -255,6 +329,8 @@ rewrite (eq_mse _ _ positive_mean).
 rewrite (mean_mse (b := c ^+ 2 * e a ^+ 2)) //.
 - congr (_ * _); rewrite SM_2 [e (- a)]expN [e a * _]mulrC.
   by rewrite [RHS]mulrBr mulr1 mulfK ?exp_neq0 // [e a ^+ 2]expr2 mulrA.
+- exact: int_exponentials.
+- exact: int_product.
 - by move=> i; rewrite E_exponentials // big_ord1 c_g.
 - by move=> i; rewrite E_square // !big_ord1 e_double -expr2.
 exact: exponentials_independent.
@@ -299,6 +375,7 @@ Qed.
 Theorem hyperbolic_unbiased : E hyperbolic_estimate = SM.
 Proof.
 rewrite (E_eq _ hyperbolic_mean); apply: mean_unbiased => // i.
+  exact: int_exponentials.
 exact: E_hyperbolic.
 Qed.
 
@@ -311,6 +388,8 @@ rewrite (eq_mse _ _ hyperbolic_mean).
 rewrite (mean_mse (b := c ^+ 2 / 2%:R * (e a ^+ 2 + 1))) //.
 - rewrite [RHS]mulrCA SM_2 [e (- a)]expN; congr (_ * _).
   by rewrite hyperbolic_algebra ?exp_neq0.
+- exact: int_exponentials.
+- exact: int_product.
 - exact: E_hyperbolic.
 - move=> i; rewrite E_square // !big_bool /=.
   rewrite -opprD half_sqN subrr addNr e_double half_sq0 exp0 -!mulrDr.
@@ -326,8 +405,10 @@ Variables cos sin : R -> F.
 Hypothesis H_cosB : forall z z', cos (z - z') = cos z * cos z' + sin z * sin z'.
 Hypothesis H_cos2 : forall z, 2%:R * cos z ^+ 2 = 1 + cos (z + z).
 Hypothesis H_cos_normal : forall i u,
+  integrable E (fun t => cos (dot (w i t) u)) /\
   E (fun t => cos (dot (w i t) u)) = e (- half_sq u).
 Hypothesis H_cos_independent : forall i j u, i != j ->
+  integrable E (fun t => cos (dot (w i t) u) * cos (dot (w j t) u)) /\
   E (fun t => cos (dot (w i t) u) * cos (dot (w j t) u)) =
   E (fun t => cos (dot (w i t) u)) * E (fun t => cos (dot (w j t) u)).
 Hypothesis H_2F : 2%:R != 0 :> F.
@@ -360,13 +441,34 @@ rewrite -!expD half_sqD half_sqN dotN opprD opprK.
 by rewrite addrA subrr add0r.
 Qed.
 
+Lemma int_trigonometric i : integrable E (X i).
+Proof. exact: intZ (H_cos_normal i (x - y)).1. Qed.
+
 Lemma E_trigonometric i : E (X i) = SM.
-Proof. by rewrite EZ H_cos_normal c_h. Qed.
+Proof. by case: (H_cos_normal i (x - y)) => int E_i; rewrite EZ // E_i c_h. Qed.
+
+Lemma squareE i t :
+  c' ^+ 2 / 2%:R * (1 + cos (dot (w i t) (x - y + (x - y)))) = X i t ^+ 2.
+Proof. by rewrite dotDr -H_cos2 mulrA divfK // -exprMn. Qed.
+
+Let int_1cos i :
+  integrable E (fun t => 1 + cos (dot (w i t) (x - y + (x - y)))).
+Proof. exact: intD (int1 E) (H_cos_normal _ _).1. Qed.
+
+Lemma int_trigonometric2 i j : integrable E (fun t => X i t * X j t).
+Proof.
+have [<-|ij] := eqVneq i j.
+  apply: int_eq (intZ (c' ^+ 2 / 2%:R) (int_1cos i)) => t.
+  by rewrite squareE expr2.
+apply: int_eq (intZ (c' * c') (H_cos_independent (x - y) ij).1) => t.
+by rewrite mulrACA.
+Qed.
 
 (* Trigonometric features are unbiased.                                       *)
 Theorem trigonometric_unbiased : E trigonometric_estimate = SM.
 Proof.
 rewrite (E_eq _ trigonometric_mean); apply: mean_unbiased => // i.
+  exact: int_trigonometric.
 exact: E_trigonometric.
 Qed.
 
@@ -390,13 +492,16 @@ rewrite (mean_mse (b := c' ^+ 2 / 2%:R * (1 + h ^+ 2 ^+ 2))) //.
   rewrite addrAC [RHS]mulrBr [1 + _]addrC [(_ * h) ^+ 2]exprMn.
   congr (_ - _).
   by rewrite -[h ^+ 2 *+ 2]mulr_natl [RHS]mulrA divfK.
+- exact: int_trigonometric.
+- exact: int_trigonometric2.
 - exact: E_trigonometric.
-- move=> i; rewrite (E_eq _ (Y := fun t => c' ^+ 2 / 2%:R *
-    (1 + cos (dot (w i t) (x - y + (x - y)))))); last first.
-    by move=> t; rewrite dotDr -H_cos2 mulrA divfK // -exprMn.
-  rewrite EZ ED E1 H_cos_normal half_sqD half_sq2 opprD expD -expr2 h2.
-  by [].
-move=> i j ij; rewrite !EZ mulrACA -H_cos_independent // -EZ.
+- move=> i; rewrite -(E_eq _ (squareE i)) (EZ _ (int_1cos i)).
+  case: (H_cos_normal i (x - y + (x - y))) => int E_i.
+  by rewrite (ED (int1 E) int) E1 E_i half_sqD half_sq2 opprD expD -expr2 h2.
+move=> i j ij; have [int E_ij] := H_cos_independent (x - y) ij.
+have E_X l : E (X l) = c' * E (fun t => cos (dot (w l t) (x - y))).
+  exact: EZ (H_cos_normal l (x - y)).1.
+rewrite !E_X mulrACA -E_ij -(EZ _ int).
 by apply: E_eq => t; rewrite /X mulrACA.
 Qed.
 End Trigonometric.
@@ -471,8 +576,11 @@ rewrite /average -[X in _ * X](_ : weight = _) ?mulVf //.
 by apply: eq_bigr => W _; rewrite mulr1.
 Qed.
 
+(* All functions on a finite space are integrable.                            *)
 Definition gaussian : expectation 'M[R]_(r, d) F :=
-  Expectation average_eq averageD averageZ average1.
+  @Expectation _ _ average (fun=> True) (fun _ _ _ _ => I) (fun _ _ _ _ => I)
+    (fun _ _ _ => I) I average_eq (fun X Y _ _ => averageD X Y)
+    (fun a X _ => averageZ a X) average1.
 
 Definition direction (i : 'I_r) W := row i W.
 
@@ -494,13 +602,14 @@ Proof. by rewrite /size2 pairing_alone rowK eqxx. Qed.
 
 Lemma gaussian_normal : normal e gaussian direction.
 Proof.
-move=> i u; rewrite -(size2_alone i) -gaussian_pairing.
+move=> i u; split=> //; rewrite -(size2_alone i) -gaussian_pairing.
 by apply: average_eq => W; rewrite pairing_alone.
 Qed.
 
 Lemma gaussian_independent : independent e gaussian direction.
 Proof.
-move=> i j u u' ij; rewrite !gaussian_normal -expD.
+move=> i j u u' ij; split=> //.
+rewrite (gaussian_normal i u).2 (gaussian_normal j u').2 -expD.
 have -> : half_sq u + half_sq u' = size2 (alone i u + alone j u').
   rewrite size2D !size2_alone pairing_alone rowK eq_sym (negPf ij).
   by rewrite /dot mul0mx mxE addr0.
@@ -605,8 +714,12 @@ by rewrite /half_each /exponentials big_bool /= dotN D -mulrDr [RHS]mulrC.
 Qed.
 
 Lemma cosine_normal i u :
+  integrable E (fun t => cosine (dot (w i t) u)) /\
   E (fun t => cosine (dot (w i t) u)) = e (- half_sq u).
 Proof.
+split.
+  apply: int_eq (int_exponentials _ _ H_normal i) => t.
+  exact/esym/cosine_exponentials.
 rewrite (E_eq _ (cosine_exponentials u i)) E_exponentials // big_bool /=.
 rewrite half_sqN.
 have -> : half_sq (i_R *: u) = - half_sq u.
@@ -616,10 +729,14 @@ by rewrite -mulrDl -mulr2n -[_ *+ 2]mulr_natr mulVf // mul1r.
 Qed.
 
 Lemma cosine_independent i j u : i != j ->
+  integrable E (fun t => cosine (dot (w i t) u) * cosine (dot (w j t) u)) /\
   E (fun t => cosine (dot (w i t) u) * cosine (dot (w j t) u)) =
   E (fun t => cosine (dot (w i t) u)) * E (fun t => cosine (dot (w j t) u)).
 Proof.
-move=> ij; rewrite !(E_eq _ (cosine_exponentials u _)).
+move=> ij; split.
+  apply: int_eq (int_product _ _ H_normal H_independent i j) => t.
+  by rewrite !cosine_exponentials.
+rewrite !(E_eq _ (cosine_exponentials u _)).
 rewrite -exponentials_independent //; apply: E_eq => t.
 by rewrite !cosine_exponentials.
 Qed.

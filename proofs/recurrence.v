@@ -6,9 +6,12 @@
 (*   model, states    layers one after the other; a state for each of them    *)
 (*   run, convert     the model on a text; its states after a prompt          *)
 (*   x 0, x 1, ...    the tokens of a text, and n of them: mkseq x n          *)
+(*   input x M n      the n tokens after the first M, the prompt              *)
 (*   q k v            query, key and value of a token, as rows: any functions *)
 (*                    of it                                                   *)
 (* Whether a layer reads before or after it writes is its own business.       *)
+(* Not modelled: mLSTM (its denominator is max(|z.q|, 1)), RWKV-4 (a running  *)
+(* quotient), and the scales of xPos in RetNet.                               *)
 From mathcomp Require Import all_ssreflect all_algebra.
 From icl Require Import linear_attention.
 Set Implicit Arguments.
@@ -175,6 +178,12 @@ End Affine.
 Lemma eq_scan X St Y (f g : X -> St -> Y * St) : f =2 g -> scan f =2 scan g.
 Proof. by move=> fg S xs; elim: xs S => //= x xs IH S; rewrite fg IH. Qed.
 
+Lemma eq_final X St Y (f g : X -> St -> Y * St) S xs :
+  f =2 g -> final f S xs = final g S xs.
+Proof.
+by move=> fg; elim: xs S => //= x xs IH S; rewrite /final /= fg; exact: IH.
+Qed.
+
 Lemma eq_mkseq T (f g : nat -> T) n : f =1 g -> mkseq f n = mkseq g n.
 Proof. by move=> fg; apply: eq_map. Qed.
 
@@ -313,8 +322,8 @@ Variables (K : comRingType) (X : Type) (r m : nat).
 Variables (q k : X -> 'rV[K]_r) (v : X -> 'rV[K]_m).
 Implicit Type S : 'M[K]_(r, m).
 
-(* GLA: S' = Diag(a_t) S + k^T v, o = q S'.  (Mamba-2 and mLSTM's S: all      *)
-(* entries of a_t are one number.)                                            *)
+(* GLA: S' = Diag(a_t) S + k^T v, o = q S'.  (Mamba-2: all entries of a_t are *)
+(* one number.)                                                               *)
 Definition gla_step (a : X -> 'rV[K]_r) x S :=
   let S' := diag_mx (a x) *m S + (k x)^T *m v x in (q x *m S', S').
 
@@ -369,19 +378,11 @@ Definition delta_step (alpha beta : X -> K) x S :=
   let S0 := alpha x *: S in
   let S' := S0 + beta x *: ((k x)^T *m (v x - k x *m S0)) in (q x *m S', S').
 
-(* Its scan is the explicit sum with A = alpha (1 - beta k^T k).              *)
-Theorem delta_scan (alpha beta : X -> K) x S n :
+Lemma delta_stepE (alpha beta : X -> K) :
   let A y := alpha y *: (1%:M - beta y *: ((k y)^T *m k y)) in
-  scan (delta_step alpha beta) S (mkseq x n) = mkseq (fun t =>
-    \sum_(s < t.+1) q (x t) *m product A x s.+1 t.+1
-      *m (beta (x s) *: ((k (x s))^T *m v (x s)))
-    + q (x t) *m product A x 0 t.+1 *m S) n.
+  delta_step alpha beta =2 after_step A q (fun y => beta y *: k y) v.
 Proof.
-move=> A.
-rewrite (@eq_scan _ _ _ _ (after_step A q (fun y => beta y *: k y) v)).
-  rewrite after_scan; apply: eq_mkseq => t; congr (_ + _).
-  by apply: eq_bigr => s _; rewrite linearZ /= -scalemxAl.
-move=> y B; rewrite /delta_step /after_step /written /A.
+move=> A y B; rewrite /delta_step /after_step /written /A.
 have -> // : alpha y *: B + beta y *: ((k y)^T *m (v y - k y *m (alpha y *: B)))
   = alpha y *: (1%:M - beta y *: ((k y)^T *m k y)) *m B
     + (beta y *: k y)^T *m v y.
@@ -390,9 +391,41 @@ rewrite !scalerBr -scalemxAl -!scalemxAr !scalerA mulmxA [beta y * _]mulrC.
 by rewrite addrA addrAC.
 Qed.
 
+(* Its scan is the explicit sum with A = alpha (1 - beta k^T k).              *)
+Theorem delta_scan (alpha beta : X -> K) x S n :
+  let A y := alpha y *: (1%:M - beta y *: ((k y)^T *m k y)) in
+  scan (delta_step alpha beta) S (mkseq x n) = mkseq (fun t =>
+    \sum_(s < t.+1) q (x t) *m product A x s.+1 t.+1
+      *m (beta (x s) *: ((k (x s))^T *m v (x s)))
+    + q (x t) *m product A x 0 t.+1 *m S) n.
+Proof.
+move=> A; rewrite (eq_scan (delta_stepE alpha beta)) after_scan.
+apply: eq_mkseq => t; congr (_ + _).
+by apply: eq_bigr => s _; rewrite linearZ /= -scalemxAl.
+Qed.
+
+Lemma delta_final (alpha beta : X -> K) x S n :
+  let A y := alpha y *: (1%:M - beta y *: ((k y)^T *m k y)) in
+  final (delta_step alpha beta) S (mkseq x n) =
+  \sum_(s < n) product A x s.+1 n *m (beta (x s) *: ((k (x s))^T *m v (x s)))
+  + product A x 0 n *m S.
+Proof.
+move=> A; rewrite (eq_final _ _ (delta_stepE alpha beta)) after_final.
+congr (_ + _); apply: eq_bigr => s _.
+by rewrite /written linearZ /= -scalemxAl.
+Qed.
+
 (* DeltaNet: S' = S + beta k^T (v - k S), o = q S'.                           *)
 Definition deltanet_step (beta : X -> K) x S :=
   let S' := S + beta x *: ((k x)^T *m (v x - k x *m S)) in (q x *m S', S').
+
+Lemma deltanet_stepE (beta : X -> K) :
+  deltanet_step beta =2 delta_step (fun=> 1) beta.
+Proof. by move=> y B; rewrite /delta_step scale1r. Qed.
+
+Lemma product_scale1 (A : X -> 'M[K]_r) x i j :
+  product (fun y => 1 *: A y) x i j = product A x i j.
+Proof. by apply: eq_bigr => u _; rewrite scale1r. Qed.
 
 (* Its scan is the explicit sum with A = 1 - beta k^T k.                      *)
 Theorem deltanet_scan (beta : X -> K) x S n :
@@ -402,44 +435,152 @@ Theorem deltanet_scan (beta : X -> K) x S n :
       *m (beta (x s) *: ((k (x s))^T *m v (x s)))
     + q (x t) *m product A x 0 t.+1 *m S) n.
 Proof.
-move=> A; rewrite (@eq_scan _ _ _ _ (delta_step (fun=> 1) beta)); last first.
-  by move=> y B; rewrite /delta_step scale1r.
-rewrite delta_scan; apply: eq_mkseq => t.
-have E i j : product (fun y => 1 *: A y) x i j = product A x i j.
-  by apply: eq_bigr => u _; rewrite scale1r.
-by rewrite E; congr (_ + _); apply: eq_bigr => s _; rewrite E.
+move=> A; rewrite (eq_scan (deltanet_stepE beta)) delta_scan.
+apply: eq_mkseq => t; rewrite (product_scale1 A); congr (_ + _).
+by apply: eq_bigr => s _; rewrite (product_scale1 A).
+Qed.
+
+Lemma deltanet_final (beta : X -> K) x S n :
+  let A y := 1%:M - beta y *: ((k y)^T *m k y) in
+  final (deltanet_step beta) S (mkseq x n) =
+  \sum_(s < n) product A x s.+1 n *m (beta (x s) *: ((k (x s))^T *m v (x s)))
+  + product A x 0 n *m S.
+Proof.
+move=> A; rewrite (eq_final _ _ (deltanet_stepE beta)) delta_final.
+rewrite (product_scale1 A); congr (_ + _).
+by apply: eq_bigr => s _; rewrite (product_scale1 A).
 Qed.
 End Gated.
 
-(* Conversion of the layers above: the state after the prompt is exact.  (The *)
-(* same sentence for each of them; layer_exact holds for any step at all.)    *)
+(* Conversion of the layers above.  On the left is no recurrence: the outputs *)
+(* of the explicit sum over prompt and input, x 0, ..., x (M + n - 1), of     *)
+(* which those of the prompt, the first M, are dropped.  On the right the     *)
+(* layer scans the input alone, x M, ..., from the state that the prompt      *)
+(* left, where that state is the explicit one.                                *)
+Section Split.
+Variables (X : Type) (x : nat -> X) (M n : nat).
+
+(* The input: the n tokens after the prompt.                                  *)
+Definition input := mkseq (fun t => x (M + t)) n.
+
+Lemma split_text : mkseq x (M + n) = mkseq x M ++ input.
+Proof.
+rewrite /mkseq iotaD map_cat; congr (_ ++ _).
+by rewrite add0n -[M in iota M n]addn0 iotaDl -map_comp.
+Qed.
+
+Lemma exactE St Y (step : X -> St -> Y * St) S o :
+  scan step S (mkseq x (M + n)) = mkseq o (M + n) ->
+  drop M (mkseq o (M + n)) = scan step (final step S (mkseq x M)) input.
+Proof.
+move=> <-; rewrite split_text -{1}(size_mkseq x M); exact: layer_exact.
+Qed.
+End Split.
+
 Section Exact.
 Variables (F : fieldType) (X : Type) (r m : nat) (R : rotation F r) (gamma : F).
 Variables (q k : X -> 'rV[F]_r) (v : X -> 'rV[F]_m) (w a b : X -> 'rV[F]_r).
-Variables (u : 'rV[F]_r) (alpha beta : X -> F) (prompt input : seq X).
+Variables (u : 'rV[F]_r) (alpha beta : X -> F) (x : nat -> X) (M n : nat).
 Variable S : 'M[F]_(r, m).
 
-Let exact (step : X -> 'M[F]_(r, m) -> 'rV[F]_m * 'M[F]_(r, m)) :=
-  drop (size prompt) (scan step S (prompt ++ input)) =
-  scan step (final step S prompt) input.
+(* RetNet: the sums with gamma^(t-s), less the prompt's, are this scan.       *)
+Corollary retnet_exact :
+  drop M (mkseq (fun t =>
+    \sum_(s < t.+1) gamma ^+ (t - s) *: (q (x t) *m (R t)^T
+      *m (k (x s) *m (R s)^T)^T *m v (x s))
+    + gamma ^+ t.+1 *: (q (x t) *m (R t.+1)^T *m S)) (M + n)) =
+  scan (retnet_step R gamma q k v)
+    (\sum_(s < M) gamma ^+ (M - s.+1) *: (R (- (M - s.+1)%:Z)
+       *m ((k (x s))^T *m v (x s)))
+     + gamma ^+ M *: (R (- M%:Z) *m S)) (input x M n).
+Proof.
+rewrite (exactE (retnet_scan R gamma q k v x S (M + n))); congr scan.
+rewrite (eq_final (g := after_step (fun=> gamma *: R (- 1)) q k v)); last first.
+  by move=> y B; rewrite /after_step -scalemxAl.
+rewrite after_final /explicit; congr (_ + _).
+  apply: eq_bigr => s _; have := retnet_product R gamma x s.+1 (M - s.+1).
+  by rewrite subnKC // => ->; rewrite -scalemxAl.
+have := retnet_product R gamma x 0 M; rewrite add0n => ->.
+by rewrite -scalemxAl.
+Qed.
 
-Corollary retnet_exact : exact (retnet_step R gamma q k v).
-Proof. exact: layer_exact. Qed.
+(* GLA: the gated sums, less the prompt's, are this scan.                     *)
+Corollary gla_exact :
+  let decay i j := diag_mx (\row_c \prod_(i <= l < j) a (x l) 0 c) in
+  drop M (mkseq (fun t =>
+    \sum_(s < t.+1) q (x t) *m decay s.+1 t.+1 *m ((k (x s))^T *m v (x s))
+    + q (x t) *m decay 0%N t.+1 *m S) (M + n)) =
+  scan (gla_step q k v a)
+    (\sum_(s < M) decay s.+1 M *m ((k (x s))^T *m v (x s)) + decay 0%N M *m S)
+    (input x M n).
+Proof.
+move=> decay; rewrite (exactE (gla_scan q k v a x S (M + n))); congr scan.
+rewrite (after_final (fun y => diag_mx (a y))) /explicit (product_diag a).
+by congr (_ + _); apply: eq_bigr => s _; rewrite (product_diag a).
+Qed.
 
-Corollary gla_exact : exact (gla_step q k v a).
-Proof. exact: layer_exact. Qed.
+(* RWKV-5 and -6: the gated sums and the bonus, less the prompt's.            *)
+Corollary rwkv_exact :
+  let decay i j := diag_mx (\row_c \prod_(i <= l < j) w (x l) 0 c) in
+  drop M (mkseq (fun t =>
+    \sum_(s < t) q (x t) *m decay s.+1 t *m ((k (x s))^T *m v (x s))
+    + q (x t) *m diag_mx u *m ((k (x t))^T *m v (x t))
+    + q (x t) *m decay 0%N t *m S) (M + n)) =
+  scan (rwkv_step q k v w u)
+    (\sum_(s < M) decay s.+1 M *m ((k (x s))^T *m v (x s)) + decay 0%N M *m S)
+    (input x M n).
+Proof.
+move=> decay; rewrite (exactE (rwkv_scan q k v w u x S (M + n))); congr scan.
+rewrite (before_final (fun y => diag_mx (w y)) q k v x (diag_mx u)).
+rewrite /explicit (product_diag w).
+by congr (_ + _); apply: eq_bigr => s _; rewrite (product_diag w).
+Qed.
 
-Corollary rwkv_exact : exact (rwkv_step q k v w u).
-Proof. exact: layer_exact. Qed.
+(* RWKV-7: the sums with A = Diag(w) + b^T a, less the prompt's.              *)
+Corollary rwkv7_exact :
+  let A y := diag_mx (w y) + (b y)^T *m a y in
+  drop M (mkseq (fun t =>
+    \sum_(s < t.+1) q (x t) *m product A x s.+1 t.+1
+      *m ((k (x s))^T *m v (x s))
+    + q (x t) *m product A x 0 t.+1 *m S) (M + n)) =
+  scan (rwkv7_step q k v w a b)
+    (\sum_(s < M) product A x s.+1 M *m ((k (x s))^T *m v (x s))
+     + product A x 0 M *m S) (input x M n).
+Proof.
+move=> A; rewrite (exactE (rwkv7_scan q k v w a b x S (M + n))); congr scan.
+rewrite -[RHS]/(explicit A k v x S M) -(after_final A q).
+by apply: eq_final => y B; rewrite /rwkv7_step /after_step mulmxDl mulmxA.
+Qed.
 
-Corollary rwkv7_exact : exact (rwkv7_step q k v w a b).
-Proof. exact: layer_exact. Qed.
+(* Gated DeltaNet: those with A = alpha (1 - beta k^T k).                     *)
+Corollary delta_exact :
+  let A y := alpha y *: (1%:M - beta y *: ((k y)^T *m k y)) in
+  drop M (mkseq (fun t =>
+    \sum_(s < t.+1) q (x t) *m product A x s.+1 t.+1
+      *m (beta (x s) *: ((k (x s))^T *m v (x s)))
+    + q (x t) *m product A x 0 t.+1 *m S) (M + n)) =
+  scan (delta_step q k v alpha beta)
+    (\sum_(s < M) product A x s.+1 M *m (beta (x s) *: ((k (x s))^T *m v (x s)))
+     + product A x 0 M *m S) (input x M n).
+Proof.
+move=> A; rewrite (exactE (delta_scan q k v alpha beta x S (M + n))).
+by rewrite delta_final.
+Qed.
 
-Corollary deltanet_exact : exact (deltanet_step q k v beta).
-Proof. exact: layer_exact. Qed.
-
-Corollary delta_exact : exact (delta_step q k v alpha beta).
-Proof. exact: layer_exact. Qed.
+(* DeltaNet: those with A = 1 - beta k^T k.                                   *)
+Corollary deltanet_exact :
+  let A y := 1%:M - beta y *: ((k y)^T *m k y) in
+  drop M (mkseq (fun t =>
+    \sum_(s < t.+1) q (x t) *m product A x s.+1 t.+1
+      *m (beta (x s) *: ((k (x s))^T *m v (x s)))
+    + q (x t) *m product A x 0 t.+1 *m S) (M + n)) =
+  scan (deltanet_step q k v beta)
+    (\sum_(s < M) product A x s.+1 M *m (beta (x s) *: ((k (x s))^T *m v (x s)))
+     + product A x 0 M *m S) (input x M n).
+Proof.
+move=> A; rewrite (exactE (deltanet_scan q k v beta x S (M + n))).
+by rewrite deltanet_final.
+Qed.
 End Exact.
 
 (* ------------------------------------------------------------------------- *)
@@ -482,15 +623,17 @@ Proof.
 elim: n => // n IH; rewrite !mkseqS -cats1 scan_cat IH ssm_final cats1 /=.
 by rewrite take_window state_atS.
 Qed.
-End ShortConvolution.
 
-(* The state after the prompt (taps and h) is exact.                          *)
-Corollary ssm_exact (V : zmodType) X Y taps (a : seq X -> {additive V -> V}) b
-    (out : X -> seq X -> V -> Y) st prompt input :
-  let step := ssm_step taps a b out in
-  drop (size prompt) (scan step st (prompt ++ input)) =
-  scan step (final step st prompt) input.
-Proof. exact: layer_exact. Qed.
+(* Conversion: what is read from the explicit states along prompt and input,  *)
+(* less that of the prompt, is the scan of the input from the last taps of    *)
+(* the prompt and its explicit state.                                         *)
+Corollary ssm_exact M n :
+  drop M (mkseq (fun t =>
+    out (x t) (window t) (state_at a b window h0 t.+1)) (M + n)) =
+  scan ssm_step (take taps (rev (mkseq x M) ++ w0), state_at a b window h0 M)
+    (input x M n).
+Proof. by rewrite (exactE (ssm_scan (M + n))) ssm_final. Qed.
+End ShortConvolution.
 
 (* The diagonal case (Mamba, S4D, H3): h' = a_t h + b_t entry by entry, with  *)
 (* a_t = exp(Delta_t A) or anything else.                                     *)
@@ -557,11 +700,17 @@ rewrite rcons_cat -(mkseqS (fun s => (k (x s), v (x s)))) /attend.
 by rewrite !big_cat /= !big_map -[iota 0 n.+1]/(index_iota 0 n.+1) !big_mkord.
 Qed.
 
-(* Continued from its cache, it puts out what one pass puts out.              *)
-Corollary cache_exact cache prompt input :
-  drop (size prompt) (scan cache_step cache (prompt ++ input)) =
-  scan cache_step (final cache_step cache prompt) input.
-Proof. exact: layer_exact. Qed.
+(* Conversion: the sums over the old cache, prompt and input, less the        *)
+(* outputs of the prompt, are the scan of the input from the cache to which   *)
+(* the keys and values of the prompt were added.                              *)
+Corollary cache_exact cache M n :
+  drop M (mkseq (fun t => ((attend (q (x t)) cache).1
+      + \sum_(s < t.+1) sim (q (x t)) (k (x s)) *: v (x s),
+    (attend (q (x t)) cache).2 + \sum_(s < t.+1) sim (q (x t)) (k (x s))))
+    (M + n)) =
+  scan cache_step (cache ++ mkseq (fun s => (k (x s), v (x s))) M)
+    (input x M n).
+Proof. by rewrite (exactE (cache_scan cache (M + n))) cache_final. Qed.
 End Cache.
 
 (* ------------------------------------------------------------------------- *)
@@ -635,11 +784,18 @@ have /(congr1 fst) /= -> := linear_scan n.
 by rewrite output_by_sum accepted_by_sum.
 Qed.
 
-(* The state after the prompt is exact.                                       *)
-Corollary linear_exact prompt input :
-  drop (size prompt) (scan step (S, z) (prompt ++ input)) =
-  scan step (final step (S, z) prompt) input.
-Proof. exact: layer_exact. Qed.
+(* Conversion: the numerators and denominators of the definition on prompt    *)
+(* and input, less those of the prompt, are the scan of the input from the    *)
+(* state after the prompt.                                                    *)
+Corollary linear_exact M n :
+  let f d := text (d := d) x (M + n) in
+  drop M (by_sum (f _ fq) (f _ fk) (f _ gq) (f _ gk) (f _ v) S z 0).1 =
+  scan step (S + \sum_(s < M) (fk (x s))^T *m v (x s),
+             z + \sum_(s < M) (gk (x s))^T) (input x M n).
+Proof.
+move=> f; rewrite -linear_scan -linear_final split_text.
+by rewrite -{1}(size_mkseq x M) layer_exact.
+Qed.
 End LinearAttentionProof.
 
 (* ------------------------------------------------------------------------- *)

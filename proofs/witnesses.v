@@ -212,30 +212,36 @@ Qed.
 (* The numerator, with values v = k.                                          *)
 Definition attended n (k : 'cV[F]_n) := \sum_s k s 0 * k s 0.
 
-(* Nor is there a b_D that gives the output for every input of one token for  *)
-(* which it is defined.  MathComp's x / 0 is 0, and no b_D is saved by that.  *)
+(* Nor is there a pair b_KV, b_D that gives the output, their quotient, for   *)
+(* every input of one token for which it is defined.  MathComp's x / 0 is 0,  *)
+(* and no pair is saved by that.                                              *)
 Theorem needs_separation_output a (H_a : a != 0) (A := const_mx a : 'cV_1) :
-  ~ exists b_D, forall B : 'cV_1, squared (col_mx A B) != 0 ->
-      attended (col_mx A B) / (squared B + b_D) =
+  ~ exists b_KV b_D, forall B : 'cV_1, squared (col_mx A B) != 0 ->
+      (attended B + b_KV) / (squared B + b_D) =
       attended (col_mx A B) / squared (col_mx A B).
 Proof.
-case=> b_D H; have {}H b : b + a != 0 ->
-    (b ^+ 2 + a ^+ 2) / (b ^+ 2 + b_D) = (b ^+ 2 + a ^+ 2) / (b + a) ^+ 2.
+case=> b_KV [b_D H]; have {}H b : b + a != 0 ->
+    (b ^+ 2 + b_KV) / (b ^+ 2 + b_D) = (b ^+ 2 + a ^+ 2) / (b + a) ^+ 2.
   have := H (const_mx b).
   rewrite /squared additive_separates !additive_one expf_eq0 /=.
-  suff -> : attended (col_mx A (const_mx b : 'cV_1)) = b ^+ 2 + a ^+ 2 by [].
+  suff -> : attended (col_mx A (const_mx b : 'cV_1)) = b ^+ 2 + a ^+ 2.
+    by rewrite /attended big_ord1 !mxE.
   by rewrite /attended big_split_ord !big_ord1 /= col_mxEu col_mxEd !mxE addrC.
-have a2 : a ^+ 2 != 0 by rewrite expf_eq0.
-have := H 0; rewrite expr0n !add0r divff // => /(_ H_a) b1.
-have E : b_D = a ^+ 2.
-  have [b0|b0] := eqVneq b_D 0.
-    by move/eqP: b1; rewrite b0 invr0 mulr0 eq_sym oner_eq0.
-  by move/(congr1 ( *%R^~ b_D)): b1; rewrite divfK // mul1r.
+have := H 0; rewrite expr0n /= !add0r divff ?expf_neq0 // => /(_ H_a) E.
+have d0 : b_D != 0.
+  apply: contraPneq E => ->; rewrite invr0 mulr0 => /esym/eqP.
+  by rewrite oner_eq0.
+have {}E : b_KV = b_D by move/(congr1 ( *%R^~ b_D)): E; rewrite divfK // mul1r.
 have aa : a + a != 0 by rewrite -mulr2n -mulr_natr mulf_neq0.
-have aa2 : a ^+ 2 + a ^+ 2 != 0 by rewrite -mulr2n -mulr_natr mulf_neq0.
-have := H a aa; rewrite E divff // => /(congr1 ( *%R^~ ((a + a) ^+ 2))).
-rewrite mul1r divfK ?expf_eq0 // sqrrD addrAC -{2}[a ^+ 2 + _]addr0 => /addrI.
-by rewrite -expr2 -mulr_natr => /eqP; apply/negP; rewrite mulf_neq0.
+have := H a aa; rewrite E.
+have -> : (a ^+ 2 + a ^+ 2) / (a + a) ^+ 2 = 2%:R^-1.
+  have two x : x + x = 2%:R * x :> F by rewrite mulr_natl mulr2n.
+  rewrite !two exprMn invfM mulrACA divff ?expf_neq0 // mulr1.
+  by rewrite expr2 invfM mulrA divff // mul1r.
+have [-> | n0] := eqVneq (a ^+ 2 + b_D) 0.
+  by rewrite mul0r => /esym/eqP; rewrite invr_eq0 (negPf H_2).
+rewrite divff // => /(congr1 ( *%R 2%:R)); rewrite mulr1 divff // => /eqP.
+by rewrite -subr_eq0 mulr2n addrK oner_eq0.
 Qed.
 End Separation.
 

@@ -40,6 +40,14 @@ def home(x: Any) -> str:
     return x.system.name if isinstance(x, Array) else array_namespace(x).__name__.removeprefix("array_api_compat.")
 
 
+def finite_arrays(who: str, **arrays: Any) -> Any:
+    """The same, of arrays without nan or inf."""
+    xp = namespace(who, **arrays)
+    for name, x in arrays.items():
+        finite(who, name, xp, x, axes=("row", "column")[-x.ndim :])
+    return xp
+
+
 def check_dtype(who: str, name: str, x: Any) -> None:
     if isinstance(x, Array):
         return
@@ -58,6 +66,11 @@ def known(condition: Any) -> bool:
         return bool(condition)
     except (TypeError, RuntimeError, NotImplementedError):
         return False
+
+
+def is_zero(x: Any) -> bool:
+    """Is this number, Python's or an array of one, known to be 0?"""
+    return known(x.system.singular(x) if isinstance(x, Array) else x == 0)
 
 
 def instance(who: str, name: str, x: Any, kind: type) -> None:
@@ -118,11 +131,15 @@ def boolean(who: str, name: str, x: Any, like: str, y: Any) -> None:
             raise TypeError(f"{who}: `{name}` has {what} {a}, `{like}` needs {b}; convert it explicitly")
 
 
-def shape(who: str, name: str, x: Any, *tail: int | str, like: str = "") -> None:
-    """The last axes of x must have these lengths (a word: any)."""
+def shape(who: str, name: str, x: Any, *tail: int | str, like: str = "", whole: bool = False) -> None:
+    """The last axes of x must have these lengths (a word: any); if `whole`, they must be all its axes."""
     got = tuple(x.shape)
-    if len(got) < len(tail) or any(isinstance(n, int) and n != g for n, g in zip(tail, got[len(got) - len(tail) :], strict=True)):
-        words = ", ".join(["...", *map(str, tail)])
+    if (
+        len(got) < len(tail)
+        or (whole and len(got) > len(tail))
+        or any(isinstance(n, int) and n != g for n, g in zip(tail, got[len(got) - len(tail) :], strict=True))
+    ):
+        words = ", ".join([*["..."] * (not whole), *map(str, tail), *[""] * (whole and len(tail) == 1)]).rstrip(" ")
         raise ValueError(f"{who}: `{name}` must have shape ({words}){like and ' '}{like}, got {got}")
 
 

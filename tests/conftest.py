@@ -15,6 +15,14 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection_modifyitems(items):
+    """Tests marked slow are for CI: README's command takes three minutes without them."""
+    if os.environ.get("HYPOTHESIS_PROFILE", "default") == "default":
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow; HYPOTHESIS_PROFILE=ci runs it"))
+
+
 def _no_skip(report):
     """With REFIMPL_NO_SKIP set, a skipped test is a failed one: CI has every library."""
     if os.environ.get("REFIMPL_NO_SKIP") and report.skipped and not hasattr(report, "wasxfail"):

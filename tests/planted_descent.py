@@ -55,10 +55,10 @@ def T(x: Any) -> Any:
 
 # What a bug inside a room goes on using
 DELTA_W, ONE_STEP, ONE_AT_A_TIME = dai.delta_W, ren_liu.one_step, ren_liu.one_at_a_time
-SOFTMAX_SEEN, GRAM_FEATURES = ren_liu.softmax_seen, ren_liu.gram_features
+SOFTMAX_SEEN, GRAM_FEATURES, AUGMENTED = ren_liu.softmax_seen, ren_liu.gram_features, ren_liu.Variant.augmented
+PROPOSITION_1, SELF_ATTENTION = von_oswald.proposition_1, von_oswald.self_attention
 
-STEPS = ("von_oswald", "token_map")  # what is made of proposition_1
-MODELS = ("von_oswald_model", "gd_plus_plus")
+MODELS = ("von_oswald_model", "gd_plus_plus", "token_map")
 STEP = ("ren_liu", "ren_liu_mlp")
 
 
@@ -86,12 +86,12 @@ def history_ascends(W_0, X, Y, eta, steps, loss):
     return irie.training_history(W_0, X, Y, -eta, steps, loss)
 
 
-@bug("1/(2N) for 1/N in one of two losses", "dual_form", *STEPS, *MODELS, at="verify.descent.squared_error")
+@bug("1/(2N) for 1/N in one of two losses", "dual_form", "von_oswald", *MODELS, at="verify.descent.squared_error")
 def no_two_in_the_squared_error(W, X, Y):
     return 2 * squared_error(W, X, Y)
 
 
-@bug("a difference to one side is no derivative of a square", "dual_form", *STEPS, *MODELS, at="descent.gradient.gradient")
+@bug("a difference to one side is no derivative of a square", "dual_form", "von_oswald", *MODELS, at="descent.gradient.gradient")
 def one_sided_difference(loss, W, *data):
     xp, (m, r) = xp_of(W), W.shape
     E = xp.reshape(xp.eye(m * r, dtype=W.dtype), (m * r, m, r))
@@ -101,39 +101,55 @@ def one_sided_difference(loss, W, *data):
 # von Oswald
 
 
-@bug("the sign of η", *STEPS, at="proposition_1")
+@bug("the sign of η", "von_oswald", at="descent.von_oswald.proposition_1")
 def ascent(W_0, eta, N):
-    return von_oswald.proposition_1(W_0, -eta, N)
+    return PROPOSITION_1(W_0, -eta, N)
 
 
-@bug("no mean over the examples", *STEPS, at="proposition_1")
+@bug("no mean over the examples", "von_oswald", at="descent.von_oswald.proposition_1")
 def no_mean(W_0, eta, N):
-    return von_oswald.proposition_1(W_0, eta, 1)
+    return PROPOSITION_1(W_0, eta, 1)
 
 
-@bug("W_V without W_0", *STEPS, at="proposition_1")
+@bug("W_V without W_0", "von_oswald", at="descent.von_oswald.proposition_1")
 def W_0_not_in_W_V(W_0, eta, N):
-    return von_oswald.proposition_1(0 * W_0, eta, N)
+    return PROPOSITION_1(0 * W_0, eta, N)
 
 
-@bug("keys that see the targets too", *STEPS, at="proposition_1")
+@bug("keys that see the targets too", "von_oswald", at="descent.von_oswald.proposition_1")
 def keys_of_all_of_a_token(W_0, eta, N):
-    W_Q, _, W_V, P = von_oswald.proposition_1(W_0, eta, N)
+    W_Q, _, W_V, P = PROPOSITION_1(W_0, eta, N)
     return W_Q + P * N / eta, P * N / eta, W_V, P
 
 
-@bug("the query is a key too", *STEPS, at="self_attention")
+@bug("the query is a key too", "von_oswald", at="descent.von_oswald.self_attention")
 def query_among_the_keys(tokens, context, *weights):
     keys = context if tokens is context else xp_of(tokens).concat([context, tokens], axis=0)
-    return von_oswald.self_attention(tokens, keys, *weights)
+    return SELF_ATTENTION(tokens, keys, *weights)
 
 
-@bug("the residual stream is lost", *STEPS, at="self_attention")
+@bug("the residual stream is lost", "von_oswald", at="descent.von_oswald.self_attention")
 def no_residual(tokens, context, *weights):
-    return von_oswald.self_attention(tokens, context, *weights) - tokens
+    return SELF_ATTENTION(tokens, context, *weights) - tokens
 
 
-@bug("a query enters with +W_0 x", *STEPS, at="descent.von_oswald.queries")
+@bug("a dampened layer forgets what it does not change", "von_oswald", at="steps")
+def dampened_altogether(tokens, *args, dampening=1):
+    return von_oswald.steps(tokens, *args, dampening=dampening) * dampening
+
+
+@bug("dampening does nothing", "von_oswald", at="steps")
+def not_dampened(*args, dampening=1):
+    return von_oswald.steps(*args)
+
+
+@bug("the first step only is dampened", "von_oswald", at="steps")
+def dampened_once(tokens, context, W_0, eta, count, *, dampening=1):
+    tokens, context = (von_oswald.steps(e, context, W_0, eta, 1, dampening=dampening) for e in (tokens, context))
+    return von_oswald.steps(tokens, context, W_0, eta, count - 1)
+
+
+@bug("a query enters with +W_0 x", "von_oswald", at="descent.von_oswald.queries")
 def query_with_the_wrong_sign(X, W_0):
     return von_oswald.examples(X, X @ T(W_0))
 
@@ -196,6 +212,26 @@ def gamma_over_N(W_0, eta, N, *, gamma=0, **options):
     return von_oswald.regression_model(W_0, eta, N, gamma=gamma / N, **options)
 
 
+@bug("no map", "token_map", at="mapped_model")
+def no_map(model, *args):
+    return model
+
+
+def mapping(model: Model, edit: Callable[[Any], Any]) -> Model:
+    """The first layer's MLP puts out edit(W_down)."""
+    return replace(model, weights=model.weights | {"layers.0.W_down": edit(model.weights["layers.0.W_down"])})
+
+
+@bug("queries are mapped, and examples are not", "token_map", at="mapped_model")
+def map_of_queries_alone(*args):
+    return mapping(von_oswald.mapped_model(*args), lambda W: xp_of(W).concat([0 * W[:2, :], W[2:, :]], axis=0))
+
+
+@bug("m(x), but still −W_0 x", "token_map", at="mapped_model")
+def map_without_W_0(model, W_0, *args):
+    return von_oswald.mapped_model(model, 0 * W_0, *args)
+
+
 @bug("each token looks at its own place", "pairing", at="pairing_model")
 def pairs_with_itself(*args):
     model = von_oswald.pairing_model(*args)
@@ -213,6 +249,16 @@ def icl_without_the_text(q, demonstrations, X, W_K, W_V):
 @bug("F_ICL without the demonstrations", "implicit_finetuning", at="f_icl")
 def icl_without_demonstrations(q, demonstrations, X, W_K, W_V):
     return dai.f_zsl(q, X, W_K, W_V)
+
+
+@bug("finetuned values, but the old keys", "implicit_finetuning", at="f_ft")
+def values_finetuned_alone(q, X, W_K, W_V, dW_K, dW_V):
+    return dai.f_ft(q, X, W_K, W_V, 0 * dW_K, dW_V)
+
+
+@bug("finetuning to first order", "implicit_finetuning", at="f_ft")
+def finetuned_to_first_order(q, X, W_K, W_V, dW_K, dW_V):
+    return dai.f_ft(q, X, W_K, W_V, dW_K, dW_V) - dai.f_zsl(q, X, dW_K, dW_V)
 
 
 @bug("the first token is not in ΔW", "implicit_finetuning", at="descent.dai.delta_W")
@@ -285,6 +331,11 @@ def decay_read_as_penalty(seen, variant, **options):
     return ren_liu.attention(seen, replace(variant, decay=0, penalty=variant.penalty + variant.decay), **options)
 
 
+@bug("the penalty (α/2η)|W|² where (α/2)|W|² is meant", "ren_liu_variants", at="attention")
+def penalty_read_as_decay(seen, variant, **options):
+    return ren_liu.attention(seen, replace(variant, decay=variant.decay + variant.penalty, penalty=0), **options)
+
+
 @bug("the regulariser also shrinks the demonstrations", "ren_liu_variants", at="attention")
 def decay_of_everything(seen, variant, **options):
     return (1 - variant.decay) * ren_liu.attention(seen, replace(variant, decay=0), **options)
@@ -309,11 +360,24 @@ def beta_not_over_k(seen, variant, **options):
     return ren_liu.attention(seen, replace(variant, beta=k * variant.beta), **options)
 
 
-@bug("augmented keys, but the old denominator", "ren_liu_variants", at="attention")
-def old_denominator(seen, variant, **options):
-    new = variant.augmented(seen)
-    o = ren_liu.attention(seen, replace(variant, off_diagonal=0), **options) * new.D / seen.D
-    return o - variant.off_diagonal * seen.V_T[-1, :]
+@bug("augmented keys, but the old denominator", "ren_liu_variants", at="descent.ren_liu.Variant.augmented")
+def old_denominator(variant, seen):
+    return type("Old", (Attended,), {"D": property(lambda new: seen.D)})(**vars(AUGMENTED(variant, seen)))
+
+
+@bug("nothing is augmented", "ren_liu_variants", at="descent.ren_liu.Variant.augmented")
+def not_augmented(variant, seen):
+    return seen
+
+
+@bug("the text's keys are augmented too", "ren_liu_variants", at="descent.ren_liu.Variant.augmented")
+def text_augmented(variant, seen):
+    return replace(AUGMENTED(variant, seen), K_T=variant.keys(seen.K_T))
+
+
+@bug("a residual map that adds nothing", "ren_liu_variants", at="descent.ren_liu.residual")
+def residual_of_nothing(W_1, W_2, c, activation):
+    return lambda x: x
 
 
 @bug("no κ(q, q) in the loss of the slides' form", "ren_liu_variants", at="descent.ren_liu.one_step")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parent / "benchmarks"
 SIZES = {
     "rounds": 1, "heads": 2, "width": 4, "short": 64, "middle": 128, "long": 192, "gemm": 16, "field": 8, "digits": 6, "large": 8,

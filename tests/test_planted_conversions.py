@@ -26,6 +26,7 @@ def test_probes_see_it_in_low_precision(name, system):
     assert rejects("iclca_probes", name, system)
 
 
+@pytest.mark.slow
 def test_rounding_too_much_is_seen_against_the_oracle():
     assert rejects("iclca_error", "rounded_to_float32", ri.Float(), full=True)  # a quick run has too few instances to judge
 

@@ -26,6 +26,7 @@ def test_every_theorem_says_what_it_says(theorem):
     assert sum(map(theorem.fits, (*theorem.cases, *theorem.more(0)))) >= (5 if theorem in IDENTITIES else 1)
 
 
+@pytest.mark.slow  # README's first command does the same
 def test_every_theorem_holds_wherever_it_can_be_checked():
     results = verify()
     assert {r.verdict for r in results} == HOLDS | {"N/A"}
@@ -128,6 +129,7 @@ def test_draws_depend_on_source_theorem_system_shape_seed_and_attempt():
     assert ri.QQ.equal(one, two)
 
 
+@pytest.mark.slow
 def test_more_cases_are_many_and_follow_the_seed():
     assert more_cases(1) == more_cases(1) != more_cases(2)
     assert {63, 64, 65} <= {c.n for c in more_cases(0)} and len(more_cases(0)) == 43

@@ -5,7 +5,7 @@
 
 X' are the demonstrations, X the query's own text. Both add something to W_ZSL; that they add the same is measured, not claimed.
 
-Source   Dai et al. 2023 (arXiv 2212.10559), as read in notes on it; the metrics as in its code
+Source   Dai et al. 2023 (arXiv 2212.10559), as read in notes on it; the metrics after its code, and where `likeness` departs it says so
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..linear_attention import linear_attention_chunked
-from ..shapes import divide, instance, namespace, scalar, shape
+from ..shapes import divide, finite_arrays, instance, namespace, scalar, shape
 from ..systems.array import array_namespace
 from ..transformer import Model
 
@@ -26,7 +26,7 @@ def f_icl(q: Any, demonstrations: Any, X: Any, W_K: Any, W_V: Any) -> Any:
 
 def f_zsl(q: Any, X: Any, W_K: Any, W_V: Any) -> Any:
     """The same with no demonstrations: one score for each token, times its value."""
-    T = namespace("f_zsl", q=q, X=X, W_K=W_K, W_V=W_V).matrix_transpose
+    T = finite_arrays("f_zsl", q=q, X=X, W_K=W_K, W_V=W_V).matrix_transpose
     for name, W in (("W_K", W_K), ("W_V", W_V)):
         shape("f_zsl", name, W, "rows", X.shape[-1], like="to match `X`")
     shape("f_zsl", "q", q, "queries", W_K.shape[-2], like="to match `W_K`")
@@ -35,20 +35,22 @@ def f_zsl(q: Any, X: Any, W_K: Any, W_V: Any) -> Any:
 
 def delta_W(X: Any, W_K: Any, W_V: Any) -> Any:
     """Σ_i (W_V x_i) (W_K x_i)ᵀ, (m, d): ΔW_ICL of demonstrations, W_ZSL of the query's own text."""
-    xp = namespace("delta_W", X=X, W_K=W_K, W_V=W_V)
+    xp = finite_arrays("delta_W", X=X, W_K=W_K, W_V=W_V)
     k, v = X @ xp.matrix_transpose(W_K), X @ xp.matrix_transpose(W_V)
     return xp.sum(v[..., :, :, None] * k[..., :, None, :], axis=-3)
 
 
 def f_ft(q: Any, X: Any, W_K: Any, W_V: Any, dW_K: Any, dW_V: Any) -> Any:
-    """What finetuned keys and values make of it."""
+    """What finetuned keys and values make of it: (W_V + ΔW_V) X Xᵀ (W_K + ΔW_K)ᵀ q."""
     namespace("f_ft", W_K=W_K, dW_K=dW_K, W_V=W_V, dW_V=dW_V)
+    shape("f_ft", "dW_K", dW_K, *W_K.shape, like="to match `W_K`", whole=True)
+    shape("f_ft", "dW_V", dW_V, *W_V.shape, like="to match `W_V`", whole=True)
     return f_zsl(q, X, W_K + dW_K, W_V + dW_V)
 
 
 def momentum_attention(o: Any, v: Any, eta: Any) -> Any:
     """MoAttn: o_t + Σ_{i<t} η^{t−i} v_i, an average of values over time, as momentum is of gradients.   o, v (..., n, m)"""
-    xp = namespace("momentum_attention", o=o, v=v)
+    xp = finite_arrays("momentum_attention", o=o, v=v)
     shape("momentum_attention", "v", v, *o.shape[-2:], like="to match `o`")
     scalar("momentum_attention", "eta", eta, o=o)
     rows, past = [o[..., :0, :]], 0 * v[..., :1, :]
@@ -70,7 +72,7 @@ class Heads(NamedTuple):
     o: Any
 
     def scores(self, queries: slice, keys: slice) -> Any:
-        """q_t·k_s, before any softmax."""
+        """q_t·k_s of projected tokens: before RoPE, φ and any softmax."""
         return self.q[..., queries, :] @ array_namespace(self.k).matrix_transpose(self.k[..., keys, :])
 
 
@@ -100,12 +102,17 @@ def likeness(model: Model, tuned: Model, demonstrations: Any, text: Any) -> list
     """How alike a model that is shown demonstrations and the same model finetuned on them are on a text, layer by layer.
 
     demonstrations : (M, width)    text : (n, width), vectors
+
+    Ours: each head by itself, its output before W_O, scores q·k before RoPE and φ; for Kendall's τ those of the tuned model when it is
+    shown the demonstrations; τ-a. In the code of Dai et al. SimAOU is of what the whole layer puts out, after W_O; for τ scores are
+    summed over heads, the finetuned ones are products of the query vector with the query vectors of the training tokens, recorded
+    while finetuning; and it is τ-b.
     """
     both = namespace("likeness", demonstrations=demonstrations, text=text).concat([demonstrations, text], axis=-2)
     M, own, last, found = demonstrations.shape[-2], slice(demonstrations.shape[-2], None), slice(-1, None), []
     for zsl, icl, ft, shown in zip(*(watched(m, x) for m, x in ((model, text), (model, both), (tuned, text), (tuned, both))), strict=True):
-        aou = sim_aou(*(heads.o[..., -1, :] for heads in (zsl, icl, ft)))
-        am = sim_am(icl.scores(last, own)[..., 0, :], ft.scores(last, slice(None))[..., 0, :])
+        aou = sim_aou(*(heads.o[..., last, :] for heads in (zsl, icl, ft)))[..., 0]
+        am = sim_am(icl.scores(last, own), ft.scores(last, slice(None)))[..., 0]
         a, b = (heads.scores(last, slice(0, M))[..., 0, :] for heads in (icl, shown))
         flat = [array_namespace(x).reshape(x, (-1, M)).tolist() for x in (a, b)]
         found.append(Likeness(aou, am, [kendall_tau(x, y) for x, y in zip(*flat, strict=True)]))
@@ -117,6 +124,8 @@ def rec2ftp(zsl: Any, icl: Any, ft: Any) -> float:
 
     zsl, icl, ft : which examples are predicted rightly, booleans
     """
+    if not len(zsl) == len(icl) == len(ft):
+        raise ValueError(f"rec2ftp: `zsl`, `icl` and `ft` must be of the same examples, got {len(zsl)}, {len(icl)} and {len(ft)}")
     gained = [b for a, b, c in zip(zsl, icl, ft, strict=True) if c and not a]
     if not gained:
         raise ValueError("rec2ftp: `ft` must be right somewhere where `zsl` is wrong, else there is nothing to recall")
@@ -125,9 +134,10 @@ def rec2ftp(zsl: Any, icl: Any, ft: Any) -> float:
 
 def cosine(a: Any, b: Any) -> Any:
     """a·b / (|a| |b|) along the last axis.   Needs real"""
-    xp = namespace("cosine", a=a, b=b)
-    dot = lambda x, y: xp.sum(x * y, axis=-1)[..., None, None]  # noqa: E731
-    return divide("cosine", dot(a, b), xp.sqrt(dot(a, a) * dot(b, b)), "|a| |b|")[..., 0, 0]
+    xp = finite_arrays("cosine", a=a, b=b)
+    shape("cosine", "b", b, *a.shape, like="to match `a`", whole=True)
+    dot, lengths = xp.sum(rows(a * b), axis=-1, keepdims=True), length(rows(a)) * length(rows(b))
+    return xp.reshape(divide("cosine", dot, lengths, "|a| |b|"), a.shape[:-1])
 
 
 def sim_aou(h_zsl: Any, h_icl: Any, h_ft: Any) -> Any:
@@ -142,12 +152,21 @@ def sim_am(scores_icl: Any, scores_ft: Any) -> Any:
 
 
 def unit(h: Any) -> Any:
-    xp = namespace("unit", h=h)
-    return divide("unit", h[..., None, :], xp.sqrt(xp.sum(h * h, axis=-1))[..., None, None], "|h|")[..., 0, :]
+    xp = finite_arrays("unit", h=h)
+    return xp.reshape(divide("unit", rows(h), length(rows(h)), "|h|"), h.shape)
+
+
+def rows(h: Any) -> Any:
+    return h if h.ndim > 1 else h[None, :]
+
+
+def length(h: Any) -> Any:
+    xp = array_namespace(h)
+    return xp.sqrt(xp.sum(h * h, axis=-1, keepdims=True))
 
 
 def kendall_tau(a: Any, b: Any) -> float:
-    """Kendall's τ between two orders of the same training tokens: (concordant − discordant) / pairs; ties count for neither.
+    """Kendall's τ between two orders of the same training tokens: (concordant − discordant) / pairs; ties count for neither (τ-a).
 
     >>> kendall_tau([1, 2, 3, 4], [1, 3, 2, 4])
     0.6666666666666666
@@ -155,6 +174,8 @@ def kendall_tau(a: Any, b: Any) -> float:
     n = len(a)
     if n != len(b) or n < 2:
         raise ValueError(f"kendall_tau: `a` and `b` must rank the same two or more tokens, got {n} and {len(b)}")
-    sign = lambda x: int(x > 0) - int(x < 0)  # noqa: E731
-    agree = sum(sign(a[i] - a[j]) * sign(b[i] - b[j]) for i in range(n) for j in range(i))
+    if any(x != x for x in (*a, *b)):
+        raise ValueError("kendall_tau: `a` and `b` must be numbers in some order, got nan")
+    sign = lambda x, y: int(x > y) - int(x < y)  # noqa: E731
+    agree = sum(sign(a[i], a[j]) * sign(b[i], b[j]) for i in range(n) for j in range(i))
     return 2 * agree / (n * (n - 1))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from ..shapes import namespace, scalar, shape
-from ..systems import Array, Dual
+from ..shapes import finite_arrays, home, namespace, scalar, shape
+from ..systems import Array, Dual, Rounded
 from ..systems.array import device
-from ..systems.balls import Balls
+from ..systems.floats import dtype_name
 
 Loss = Callable[..., Any]
 
@@ -19,25 +21,36 @@ def gradient(loss: Loss, W: Any, *data: Any) -> Any:
         ∂L/∂W_ij = the ε-part of L(W + ε E_ij)
 
     W : (m, r)    ->  (m, r).   The loss sees W with a leading axis, one direction E_ij for each entry of W, and must keep that axis.
-    By dual numbers in exact systems and in balls. In floats and mpmath by (L(W + E_ij) − L(W − E_ij))/2, the same number wherever the
-    loss is of degree at most 2 in W, as are all in this house.
-    Needs    field
+    Needs    ring, and what the loss needs
 
     >>> from refimpl import QQ
     >>> W, X, Y = QQ.convert([[1, 2]]), QQ.convert([[1, 0], [3, 1]]), QQ.convert([[1], [2]])
     >>> gradient(squared_error, W, X, Y)
     ℚ([[9/2, 3/2]])
     """
-    xp = namespace("gradient", W=W, **{f"data[{i}]": x for i, x in enumerate(data)})
-    shape("gradient", "W", W, "outputs", "inputs")
+    xp = finite_arrays("gradient", W=W, **{f"data[{i}]": x for i, x in enumerate(data)})
+    if W.ndim != 2:
+        raise ValueError(f"gradient: `W` must have shape (outputs, inputs), got {tuple(W.shape)}")
     m, r = W.shape
     E = xp.reshape(xp.eye(m * r, dtype=W.dtype, device=device(W)), (m * r, m, r))
-    if isinstance(W, Array) and (W.system.exact or isinstance(W.system, Balls)):
+    return xp.reshape(slope(loss, W, E, data), (m, r))
+
+
+def slope(loss: Loss, W: Any, E: Any, data: tuple[Any, ...]) -> Any:
+    """The ε-part of loss(W + ε E): by dual numbers, NumPy's floats as those of `Rounded`; in torch and JAX by their own forward mode."""
+    if isinstance(W, Array):
         dual = Dual(W.system)
-        slope = dual.tangent(loss(dual.join(W, E), *(dual.join(x, xp.zeros_like(x)) for x in data)))
-    else:
-        slope = (loss(W + E, *data) - loss(W - E, *data)) / 2
-    return xp.reshape(slope, (m, r))
+        return dual.tangent(loss(dual.join(W, E), *(dual.join(x, 0 * x) for x in data)))
+    library = home(W)
+    if library == "numpy":
+        numbers = Rounded(dtype_name(W.dtype))
+        return slope(loss, numbers.convert(W), numbers.convert(E), tuple(map(numbers.convert, data))).planes[0].astype(W.dtype)
+    if library not in ("torch", "jax.numpy"):
+        raise ValueError(f"gradient: `W` must be of NumPy, torch, JAX or a number system, which have derivatives, got one of {library}")
+    jvp = import_module("torch.func" if library == "torch" else "jax").jvp
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's, of its own rules, at their first use
+        return jvp(loss, (W + 0 * E, *data), (E, *(0 * x for x in data)))[1]
 
 
 def step(loss: Loss, W: Any, eta: Any, *data: Any) -> Any:
@@ -51,6 +64,8 @@ def squared_error(W: Any, X: Any, Y: Any) -> Any:
     xp = namespace("squared_error", W=W, X=X, Y=Y)
     shape("squared_error", "X", X, "examples", W.shape[-1], like="to match `W`")
     shape("squared_error", "Y", Y, X.shape[-2], W.shape[-2], like="to match `X` and `W`")
+    if not X.shape[-2]:
+        raise ValueError("squared_error: `X` must hold one or more examples, for there to be a mean, got none")
     e = X @ xp.matrix_transpose(W) - Y
     return xp.sum(xp.sum(e * e, axis=-1), axis=-1) / (2 * X.shape[-2])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..shapes import integer, namespace, scalar, shape
+from ..shapes import finite_arrays, integer, namespace, scalar, shape
 from ..state import absorb, no_text
 from .gradient import gradient
 
@@ -20,7 +20,7 @@ def trained(W_0: Any, errors: Any, inputs: Any) -> Any:
 
     W_0 : (m, d)    errors : (n, m)    inputs : (n, d)    ->  (m, d)
     """
-    check("trained", W_0, errors, inputs)
+    check("trained", W_0, errors=errors, inputs=inputs)
     W = W_0
     for i in range(inputs.shape[0]):
         W = W + errors[i, :, None] * inputs[i, None, :]
@@ -33,18 +33,20 @@ def dual_form(W_0: Any, errors: Any, inputs: Any, x: Any) -> Any:
     x : (q, d), queries    ->  (q, m)
     Equals   trained(W_0, errors, inputs) x (theorem dual_form)
     """
-    xp = namespace("dual_form", W_0=W_0, x=x)
-    check("dual_form", W_0, errors, inputs)
-    shape("dual_form", "x", x, "queries", W_0.shape[1], like="to match `W_0`")
+    xp = finite_arrays("dual_form", W_0=W_0, x=x)
+    check("dual_form", W_0, errors=errors, inputs=inputs)
+    shape("dual_form", "x", x, "queries", W_0.shape[1], like="to match `W_0`", whole=True)
     history = absorb(no_text(errors, inputs.shape[1], errors.shape[1]), inputs, errors)
     return x @ xp.matrix_transpose(W_0) + x @ history.S
 
 
-def check(who: str, W_0: Any, errors: Any, inputs: Any) -> None:
-    namespace(who, W_0=W_0, errors=errors, inputs=inputs)
-    shape(who, "W_0", W_0, "outputs", "inputs")
-    shape(who, "inputs", inputs, "examples", W_0.shape[1], like="to match `W_0`")
-    shape(who, "errors", errors, inputs.shape[0], W_0.shape[0], like="to match `inputs` and `W_0`")
+def check(who: str, W_0: Any, **history: Any) -> None:
+    """W_0 (m, d) and, by their names, something (n, m) and something (n, d)."""
+    finite_arrays(who, W_0=W_0, **history)
+    shape(who, "W_0", W_0, "outputs", "inputs", whole=True)
+    (of_outputs, e), (of_inputs, x) = history.items()
+    shape(who, of_inputs, x, "examples", W_0.shape[1], like="to match `W_0`", whole=True)
+    shape(who, of_outputs, e, x.shape[0], W_0.shape[0], like=f"to match `{of_inputs}` and `W_0`", whole=True)
 
 
 def training_history(W_0: Any, X: Any, Y: Any, eta: Any, steps: int, loss: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
@@ -55,6 +57,7 @@ def training_history(W_0: Any, X: Any, Y: Any, eta: Any, steps: int, loss: Calla
     X : (N, d)    Y : (N, m)    ->  (steps·N, m), (steps·N, d)
     """
     xp = namespace("training_history", W_0=W_0, X=X, Y=Y)
+    check("training_history", W_0, Y=Y, X=X)
     scalar("training_history", "eta", eta, X=X)
     errors, inputs = Y[:0, :], X[:0, :]
     for _ in range(integer("training_history", "steps", steps, least=0)):
@@ -67,4 +70,6 @@ def training_history(W_0: Any, X: Any, Y: Any, eta: Any, steps: int, loss: Calla
 def half_squares(y: Any, Y: Any) -> Any:
     """1/(2N) Σ_i |y_i − Y_i|², of predictions y (..., N, m)."""
     xp = namespace("half_squares", y=y, Y=Y)
-    return xp.sum(xp.sum((y - Y) * (y - Y), axis=-1), axis=-1) / (2 * Y.shape[-2])
+    shape("half_squares", "y", y, *Y.shape, like="to match `Y`")
+    N = integer("half_squares", "N", Y.shape[-2], least=1)
+    return xp.sum(xp.sum((y - Y) * (y - Y), axis=-1), axis=-1) / (2 * N)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..shapes import divide, namespace, shape
+from ..shapes import divide, finite_arrays, shape
 
 
 def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:
@@ -28,9 +28,10 @@ def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:
     >>> QQ.equal((W + rank_one_patch(W, a, delta)) @ a[:, None], W @ (a + delta)[:, None])
     True
     """
-    xp = namespace("rank_one_patch", W=W, a=a, delta=delta)
-    shape("rank_one_patch", "W", W, "hidden", "width")
+    xp = finite_arrays("rank_one_patch", W=W, a=a, delta=delta)
+    shape("rank_one_patch", "W", W, "hidden", "width", whole=True)
     for name, x in (("a", a), ("delta", delta)):
         shape("rank_one_patch", name, x, W.shape[-1], like="to match `W`")
-    change = W @ delta[..., None]
-    return divide("rank_one_patch", change * a[..., None, :], xp.sum(a * a, axis=-1)[..., None, None], "|a|²")
+    rows = a if a.ndim > 1 else a[None, :]
+    scaled = divide("rank_one_patch", rows, xp.sum(rows * rows, axis=-1, keepdims=True), "|a|²")
+    return (W @ delta[..., None]) * xp.reshape(scaled, a.shape)[..., None, :]

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
-from ..errors import brief
-from ..shapes import divide, instance, integer, known, namespace, scalar, shape
+from ..errors import ZeroDenominator, brief
+from ..shapes import divide, finite_arrays, instance, integer, is_zero, known, namespace, scalar, shape
 from ..systems import require, system_of
 from ..systems.array import array_namespace, device
 from .gradient import alignment, gradient
@@ -41,11 +41,12 @@ class Attended:
     q: Any
 
     def __post_init__(self) -> None:
-        namespace("Attended", **vars(self))
+        finite_arrays("Attended", **vars(self))
+        shape("Attended", "q", self.q, "features", whole=True)
         for name, tokens in (("K_D", "N"), ("K_T", "T")):
-            shape("Attended", name, getattr(self, name), tokens, self.q.shape[-1], like="to match `q`")
+            shape("Attended", name, getattr(self, name), tokens, *self.q.shape, like="to match `q`", whole=True)
         for name, K in (("V_D", self.K_D), ("V_T", self.K_T)):
-            shape("Attended", name, getattr(self, name), K.shape[0], self.V_D.shape[-1], like="to match its keys")
+            shape("Attended", name, getattr(self, name), K.shape[0], *self.V_D.shape[-1:], like="to match its keys", whole=True)
 
     @property
     def D(self) -> Any:
@@ -65,7 +66,8 @@ class Variant:
     values, keys     g_1(V_D), g_2(K_D) in place of V_D, K_D, also in D; K_D are features       augmented; see `residual`
 
     v_q is the value of the query's own token, the last of X_T. That the slides' form is a step on this loss is our own reconstruction,
-    and how negatives are chosen the source does not say, as far as we know.
+    and how negatives are chosen the source does not say, as far as we know. That g_1, g_2 change demonstrations alone, and that g_2 comes
+    after φ, is ours too: the slides write g_1(W_V X) and g_2(W_K X), the latter before φ.
     """
 
     decay: Any = 0
@@ -85,14 +87,23 @@ NORMAL = Variant()
 
 def attention(seen: Attended, variant: Variant = NORMAL, *, eta: Any = 1) -> Any:
     """o (m,), by its definition: scores, their sum, the weighted mean of values; or a variant of it.   eta is for `penalty` alone"""
-    instance("attention", "seen", seen, Attended)
-    seen = variant.augmented(seen)
+    seen = changed("attention", seen, variant)
     xp = array_namespace(seen.q)
     V_D = seen.V_D if variant.negatives is None else apart(seen.V_D, variant.negatives, variant.beta)
     V_T = (1 - variant.decay - eta * variant.penalty) * seen.V_T
     scores = seen.q[None, :] @ xp.matrix_transpose(xp.concat([seen.K_D, seen.K_T], axis=0))
     o = divide("attention", scores @ xp.concat([V_D, V_T], axis=0), xp.sum(scores, axis=-1, keepdims=True), "Σ κ(k, q)")[0, :]
-    return o if unused(variant.off_diagonal) else o - variant.off_diagonal * seen.V_T[-1, :]
+    return o if is_zero(variant.off_diagonal) else o - variant.off_diagonal * seen.V_T[-1, :]
+
+
+def changed(who: str, seen: Attended, variant: Variant) -> Attended:
+    """What the variant's maps make of what is seen, if all of the variant can be applied to it."""
+    instance(who, "seen", seen, Attended)
+    if variant.negatives is not None:
+        indices(who, variant.negatives, seen.V_D.shape[0])
+    if not is_zero(variant.off_diagonal) and not seen.V_T.shape[0]:
+        raise ValueError(f"{who}: `off_diagonal` needs the query's own token, the last of X_T, which is empty")
+    return variant.augmented(seen)
 
 
 def W_0(seen: Attended) -> Any:
@@ -112,11 +123,11 @@ def variant_loss(variant: Variant) -> Callable[..., Any]:
     def loss(W: Any, V: Any, K: Any, D: Any, eta: Any, q: Any, v_q: Any, decay: Any, penalty: Any, off_diagonal: Any, beta: Any) -> Any:
         xp = namespace("variant_loss", W=W)
         total = dual_loss(W, V, K, D, eta)
-        for i, chosen in enumerate(variant.negatives or ()):
+        for i, chosen in enumerate(() if variant.negatives is None else variant.negatives):
             for j in chosen:
                 total = total - beta / len(chosen) * dual_loss(W, V[j : j + 1, :], K[i : i + 1, :], D, eta)
         total = total + (decay / eta + penalty) / 2 * xp.sum(xp.sum(W * W, axis=-1), axis=-1)
-        if unused(variant.off_diagonal):
+        if is_zero(variant.off_diagonal):
             return total
         return total + off_diagonal / (eta * xp.sum(q * q, axis=-1)) * alignment(W, v_q, q[None, :])
 
@@ -125,7 +136,10 @@ def variant_loss(variant: Variant) -> Callable[..., Any]:
 
 def one_step(seen: Attended, eta: Any, variant: Variant = NORMAL) -> Any:
     """f(q) after one step of rate η from W_0 on the loss, (m,).   Equals attention(seen, variant) (theorems ren_liu, ren_liu_variants)"""
-    seen, eta = variant.augmented(seen), number("one_step", "eta", eta, seen.q)
+    seen = changed("one_step", seen, variant)
+    eta = rate("one_step", eta, seen)
+    if not is_zero(variant.off_diagonal):
+        nonzero("one_step", "κ(q, q)", array_namespace(seen.q).sum(seen.q * seen.q, axis=-1))
     options = (number("one_step", name, getattr(variant, name), seen.q) for name in ("decay", "penalty", "off_diagonal", "beta"))
     W = W_0(seen)
     W = W - eta * gradient(variant_loss(variant), W, seen.V_D, seen.K_D, seen.D, eta, seen.q, seen.V_T[-1:, :], *options)
@@ -134,7 +148,7 @@ def one_step(seen: Attended, eta: Any, variant: Variant = NORMAL) -> Any:
 
 def one_at_a_time(seen: Attended, eta: Any) -> Any:
     """The same in N steps, a demonstration in each."""
-    eta = number("one_at_a_time", "eta", eta, seen.q)
+    eta = rate("one_at_a_time", eta, seen)
     W = W_0(seen)
     for i in range(seen.K_D.shape[0]):
         W = W - eta * gradient(dual_loss, W, seen.V_D[i : i + 1, :], seen.K_D[i : i + 1, :], seen.D, eta)
@@ -147,8 +161,14 @@ def number(who: str, name: str, x: Any, like: Any) -> Any:
     return x if hasattr(x, "ndim") else x * namespace(who, like=like).ones((), dtype=like.dtype, device=device(like))
 
 
-def unused(x: Any) -> bool:
-    return isinstance(x, int) and x == 0
+def rate(who: str, eta: Any, seen: Attended) -> Any:
+    return nonzero(who, "η", number(who, "eta", eta, seen.q))
+
+
+def nonzero(who: str, formula: str, x: Any) -> Any:
+    if is_zero(x):
+        raise ZeroDenominator(f"{who}: the denominator {formula} is zero (no ε is added)")
+    return x
 
 
 def through_relu(seen: Attended, W_1: Any, W_2: Any) -> Attended:
@@ -177,18 +197,23 @@ def apart(V: Any, negatives: Sequence[Sequence[int]], beta: Any) -> Any:
     """v_i − (β/k) Σ_{j∈N(i)} v_j, for each i the k negatives N(i)."""
     xp = namespace("apart", V=V)
     scalar("apart", "beta", beta, V=V)
-    if len(negatives) != V.shape[0] or any(not len(chosen) for chosen in negatives):
-        raise ValueError(f"apart: `negatives` must name one or more for each of {V.shape[0]} demonstrations, got {negatives!r}")
     rows = []
-    for i, chosen in enumerate(negatives):
-        each = [V[integer("apart", "negatives", j, least=0, most=V.shape[0] - 1), :] for j in chosen]
+    for i, chosen in enumerate(indices("apart", negatives, V.shape[0])):
+        each = [V[j, :] for j in chosen]
         rows.append(V[i, :] - beta * sum(each[1:], each[0]) / len(chosen))
     return xp.stack(rows, axis=0) if rows else V
 
 
+def indices(who: str, negatives: Sequence[Sequence[int]], N: int) -> list[list[int]]:
+    """One or more negatives for each of N demonstrations."""
+    if len(negatives) != N or any(not len(chosen) for chosen in negatives):
+        raise ValueError(f"{who}: `negatives` must name one or more for each of {N} demonstrations, got {brief(negatives)}")
+    return [[integer(who, "negatives", j, least=0, most=N - 1) for j in chosen] for chosen in negatives]
+
+
 def unlike(K: Any, k: int) -> list[list[int]]:
     """For each demonstration the k others whose keys it is least like, by κ.   Needs ordered"""
-    T = namespace("unlike", K=K).matrix_transpose
+    T = finite_arrays("unlike", K=K).matrix_transpose
     integer("unlike", "k", k, least=1, most=max(K.shape[0] - 1, 1))
     require(system_of(K), "ordered", "choosing negatives")
     scores = (K @ T(K)).tolist()
@@ -206,8 +231,11 @@ def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, del
     """
     if not 0 < delta < 1:
         raise ValueError(f"gap_bound: `delta` must lie between 0 and 1, got {delta}")
-    if not len(scores) or not 0 <= max(scores) <= largest:
-        raise ValueError(f"gap_bound: `scores` must be one or more numbers up to `largest` = {largest}, got {brief(scores)}")
+    for name, x in (("w", w), ("rho", rho), ("largest", largest)):
+        if not 0 <= x < inf:
+            raise ValueError(f"gap_bound: `{name}` must be finite and ≥ 0, got {x}")
+    if not len(scores) or not all(0 <= score <= largest for score in scores):
+        raise ValueError(f"gap_bound: `scores` must be one or more numbers from 0 to `largest` = {largest}, got {brief(scores)}")
     N = len(scores)
     return w * rho * (2 * sqrt(sum(scores)) / N + 6 * sqrt(largest) * sqrt(log(2 / delta) / (2 * N)))
 
@@ -219,9 +247,10 @@ def gram_features(G: Any) -> Any:
     """Features (n, n) with φ_i·φ_j = G_ij, for a positive definite Gram matrix: G = C Cᵀ by Cholesky.   Needs real
 
     So the dual model of softmax attention is exact and of finite width: G_ij = exp(x_i·x_j) over the keys and the query.
+    G is taken to be symmetric: its lower triangle is read.
     """
-    xp = namespace("gram_features", G=G)
-    shape("gram_features", "G", G, G.shape[-1], "tokens")
+    xp = finite_arrays("gram_features", G=G)
+    shape("gram_features", "G", G, *G.shape[-1:], "tokens", whole=True)
     require(system_of(G), "real", "a Cholesky factor")
     n = G.shape[-1]
     rows: list[list[Any]] = []
@@ -243,6 +272,7 @@ def softmax_seen(X_D: Any, X_T: Any, q: Any, W_Q: Any, W_K: Any, W_V: Any) -> At
     """What softmax attention of a token q (width,) sees in tokens X_D (N, width), X_T (T, width), through its Gram matrix.
 
     W_Q, W_K : (d, width)    W_V : (m, width).   κ = exp(k·q); a scale 1/√d belongs to W_Q.
+    Two tokens with the same key, or a key that is the query, have no positive definite Gram matrix, and are refused.
     """
     xp = namespace("softmax_seen", X_D=X_D, X_T=X_T, q=q, W_Q=W_Q, W_K=W_K, W_V=W_V)
     T, N = xp.matrix_transpose, X_D.shape[0]

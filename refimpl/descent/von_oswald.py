@@ -14,10 +14,11 @@ Source   von Oswald et al. 2023 (arXiv 2212.07677), Proposition 1; in our readin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..config import Config
-from ..shapes import integer, namespace, scalar, shape
+from ..shapes import finite_arrays, integer, is_zero, namespace, scalar, shape
 from ..state import absorb, no_text
 from ..systems.array import array_namespace, device
 from ..transformer import Model
@@ -43,7 +44,7 @@ def self_attention(tokens: Any, context: Any, W_Q: Any, W_K: Any, W_V: Any, P: A
 
     tokens : (n, width)    context : (N, width), whose tokens are the keys    W_Q, W_K, W_V, P : (width, width)    ->  (n, width)
     """
-    xp = namespace("self_attention", tokens=tokens, context=context, W_Q=W_Q, W_K=W_K, W_V=W_V, P=P)
+    xp = finite_arrays("self_attention", tokens=tokens, context=context, W_Q=W_Q, W_K=W_K, W_V=W_V, P=P)
     width = tokens.shape[-1]
     for name, x in (("context", context), ("W_Q", W_Q), ("W_K", W_K), ("W_V", W_V), ("P", P)):
         shape("self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`")
@@ -54,8 +55,8 @@ def self_attention(tokens: Any, context: Any, W_Q: Any, W_K: Any, W_V: Any, P: A
 
 def proposition_1(W_0: Any, eta: Any, N: int) -> tuple[Any, Any, Any, Any]:
     """(W_Q, W_K, W_V, P), the weights of one step from W_0 (m, d)."""
-    xp = namespace("proposition_1", W_0=W_0)
-    shape("proposition_1", "W_0", W_0, "outputs", "inputs")
+    xp = finite_arrays("proposition_1", W_0=W_0)
+    shape("proposition_1", "W_0", W_0, "outputs", "inputs", whole=True)
     scalar("proposition_1", "eta", eta, W_0=W_0)
     (m, d), eye = W_0.shape, identity(W_0)
     select = eye(d + m)[:, :d] @ eye(d + m)[:d, :]
@@ -69,11 +70,15 @@ def identity(like: Any) -> Any:
     return lambda n: xp.eye(n, dtype=like.dtype, device=device(like))
 
 
-def steps(tokens: Any, context: Any, W_0: Any, eta: Any, count: int) -> Any:
-    """So many layers with the same weights: as many steps of gradient descent. What the tokens are after them."""
+def steps(tokens: Any, context: Any, W_0: Any, eta: Any, count: int, *, dampening: Any = 1) -> Any:
+    """One layer, looped so many times: as many steps of gradient descent. What the tokens are after them.
+
+    dampening : λ, by which a layer changes a token, e ← e + λ (layer(e) − e): the steps are then of rate λη
+    """
+    scalar("steps", "dampening", dampening, W_0=W_0)
     weights = proposition_1(W_0, eta, context.shape[-2])
     for _ in range(integer("steps", "count", count, least=0)):
-        tokens, context = (self_attention(each, context, *weights) for each in (tokens, context))
+        tokens, context = (e + dampening * (self_attention(e, context, *weights) - e) for e in (tokens, context))
     return tokens
 
 
@@ -83,19 +88,19 @@ def regression_model(W_0: Any, eta: Any, N: int, *, layers: int = 1, gamma: Any 
     There a token always sees itself. So that a query is no key, its x stands twice in a token: (key, x, y), with key = x for an example
     and key = 0 for a query. This is our own device. Run it under mask=N, or convert the examples with mask="full": the biases are then
 
-        ΔW = −(η/N) b_KVᵀ        of layer 1, head 1
+        ΔW_j = W_{j+1} − W_j = −(η/N) b_KVᵀ        of layer j; b_KV : of head 1, the first m columns
 
     gamma : γ of GD++, by which the context also moves its inputs, x_j ← (I − γ Σ_i x_i x_iᵀ) x_j: in two heads more, one for
-            each place of x. (In the paper with W_0 = 0.)
+            each place of x; and heads are then max(m, d) wide. In the paper with W_0 = 0. Otherwise only one layer is a step: the next
+            reads W_0 x of inputs that have moved, and targets that were moved for those before.
     """
-    xp = namespace("regression_model", W_0=W_0)
-    shape("regression_model", "W_0", W_0, "outputs", "inputs")
+    xp = finite_arrays("regression_model", W_0=W_0)
+    shape("regression_model", "W_0", W_0, "outputs", "inputs", whole=True)
     for name, x in (("eta", eta), ("gamma", gamma)):
         scalar("regression_model", name, x, W_0=W_0)
     (m, d), eye = W_0.shape, identity(W_0)
-    heads, wide, width = 1 if is_zero(gamma) else 3, max(m, d if not is_zero(gamma) else m), 2 * d + m
-    every, none = eye(width), 0 * eye(max(wide, width))
-    key, x, y = every[:, :d], every[:, d : 2 * d], every[:, 2 * d :]  # each picks its part of a token
+    heads, wide, width = (1, m, 2 * d + m) if is_zero(gamma) else (3, max(m, d), 2 * d + m)
+    none, (key, x, y) = 0 * eye(max(wide, width)), places(W_0)
     fill = lambda W, n: xp.concat([W, none[: W.shape[0], : n - W.shape[1]]], axis=1)  # noqa: E731
     T, N = xp.matrix_transpose, integer("regression_model", "N", N, least=1)
     parts = [(x, key, key @ T(W_0) - y, eta * T(y) / N)]  # q, k, v, and where the output goes
@@ -110,8 +115,34 @@ def regression_model(W_0: Any, eta: Any, N: int, *, layers: int = 1, gamma: Any 
     return Model(config, {f"layers.{i}.{name}": W for i in range(layers) for name, W in each.items()})
 
 
-def is_zero(x: Any) -> bool:
-    return isinstance(x, int) and x == 0
+def places(W_0: Any) -> tuple[Any, Any, Any]:
+    """(key, x, y), each of which picks its part of a token of a `regression_model`."""
+    m, d = W_0.shape
+    every = identity(W_0)(2 * d + m)
+    return every[:, :d], every[:, d : 2 * d], every[:, 2 * d :]
+
+
+def mapped_model(model: Model, W_0: Any, W_1: Any, W_2: Any) -> Model:
+    """A `regression_model` behind a token-wise map m(x) = x + W_2 σ(W_1 x): it descends on m(x).   (Proposition 2; this map is ours.)
+
+    The map is the MLP of one layer more, in front, whose attention puts out nothing. It maps both places of x, so a key of 0 stays 0; and
+    where they differ, which is in a query, it makes −W_0 m(x) of −W_0 x.
+
+    W_0 : (m, d), as in the model    W_1 : (h, d)    W_2 : (d, h)    σ(h) = h (2 + h) / 4, "quadratic"
+    """
+    xp = finite_arrays("mapped_model", W_0=W_0, W_1=W_1, W_2=W_2)
+    shape("mapped_model", "W_1", W_1, "hidden", W_0.shape[-1], like="to match `W_0`", whole=True)
+    shape("mapped_model", "W_2", W_2, *reversed(W_1.shape), like="to match `W_1`", whole=True)
+    T, (key, x, y) = xp.matrix_transpose, places(W_0)
+    up = xp.concat([key @ T(W_1), x @ T(W_1)], axis=1)
+    down = xp.concat([T(key @ W_2 + y @ W_0 @ W_2), T(x @ W_2 - y @ W_0 @ W_2)], axis=0)
+    weights: dict[str, Any] = {}
+    for i in range(model.config.layers + 1):
+        layer = {name: model.weights[f"layers.{max(i - 1, 0)}.{name}"] for name in ("W_Q", "W_K", "W_V", "W_O")}
+        layer |= {"W_up": up, "W_down": 0 * down} if i else {"W_O": 0 * layer["W_O"], "W_up": up, "W_down": down}
+        weights |= {f"layers.{i}.{name}": W for name, W in layer.items()}
+    config = replace(model.config, layers=model.config.layers + 1, hidden=up.shape[1], activation="quadratic")
+    return replace(model, config=config, weights=weights)
 
 
 def shown(X: Any, Y: Any) -> Any:
@@ -127,7 +158,7 @@ def asked(X: Any, W_0: Any) -> Any:
 
 def weight_update(b_KV: Any, eta: Any, N: int) -> Any:
     """ΔW = −(η/N) b_KVᵀ: what ICLCA writes into the bias of a `regression_model` is the gradient step.   b_KV (d, m)  ->  (m, d)"""
-    xp = namespace("weight_update", b_KV=b_KV)
+    xp = finite_arrays("weight_update", b_KV=b_KV)
     scalar("weight_update", "eta", eta, b_KV=b_KV)
     return -eta * xp.matrix_transpose(b_KV) / integer("weight_update", "N", N, least=1)
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from ..config import Config
 from ..conversion import convert
 from ..descent import dai, irie, ren_liu, von_oswald
 from ..descent.gradient import squared_error, step
@@ -17,18 +19,20 @@ from ..descent.patch import rank_one_patch
 from ..feature_maps import polynomial, relu
 from ..linear_attention import linear_attention, linear_attention_recurrent
 from ..systems.array import array_namespace, device
+from ..transformer import Model
 from .theorem import Case, Different, Lesson, Numbers, Sides, Theorem
 
 # What is verified. A test that plants a bug replaces an entry.
 DESCENT: dict[str, Callable[..., Any]] = {
     "dual_form": irie.dual_form,
     "training_history": irie.training_history,
-    "proposition_1": von_oswald.proposition_1,
-    "self_attention": von_oswald.self_attention,
+    "steps": von_oswald.steps,
     "regression_model": von_oswald.regression_model,
+    "mapped_model": von_oswald.mapped_model,
     "weight_update": von_oswald.weight_update,
     "pairing_model": von_oswald.pairing_model,
     "f_icl": dai.f_icl,
+    "f_ft": dai.f_ft,
     "momentum_attention": dai.momentum_attention,
     "attention": ren_liu.attention,
     "through_relu": ren_liu.through_relu,
@@ -36,9 +40,9 @@ DESCENT: dict[str, Callable[..., Any]] = {
 }
 
 
-def descend(W: Any, eta: Any, X: Any, Y: Any, steps: int) -> Any:
+def descend(W: Any, eta: Any, X: Any, Y: Any, steps: int, loss: Any = None) -> Any:
     for _ in range(steps):
-        W = step(squared_error, W, eta, X, Y)
+        W = step(loss or squared_error, W, eta, X, Y)
     return W
 
 
@@ -57,24 +61,26 @@ def dual_form(case: Lesson, numbers: Numbers) -> Sides:
     yield "given errors", DESCENT["dual_form"](W_0, Y, X, x), x @ T(irie.trained(W_0, Y, X))
     history = DESCENT["training_history"](W_0, X, Y, eta, case.steps, irie.half_squares)
     yield "gradient descent", DESCENT["dual_form"](W_0, *history, x), x @ T(descend(W_0, eta, X, Y, case.steps))
+    history = DESCENT["training_history"](W_0, X, Y, eta, case.steps, fourth_powers)
+    W = descend(W_0, eta, X, Y, case.steps, lambda W, X, Y: fourth_powers(X @ T(W), Y))
+    yield "on another loss", DESCENT["dual_form"](W_0, *history, x), x @ T(W)
 
 
-def through(tokens: Any, context: Any, weights: Any, steps: int) -> tuple[Any, Any]:
-    for _ in range(steps):
-        tokens, context = (DESCENT["self_attention"](each, context, *weights) for each in (tokens, context))
-    return tokens, context
+def fourth_powers(y: Any, Y: Any) -> Any:
+    """Σ (y − Y)⁴ / 4"""
+    xp, squares = array_namespace(y), (y - Y) * (y - Y)
+    return xp.sum(xp.sum(squares * squares, axis=-1), axis=-1) / 4
 
 
 def von_oswald_steps(case: Lesson, numbers: Numbers) -> Sides:
-    W_0, eta, X, Y, x = regression(case, numbers)
-    weights = DESCENT["proposition_1"](W_0, eta, case.N)
-    asked, shown = through(von_oswald.queries(x, W_0), von_oswald.examples(X, Y), weights, case.steps)
+    dampening, (W_0, eta, X, Y, x) = numbers.draw(), regression(case, numbers)
+    asked, shown = von_oswald.queries(x, W_0), von_oswald.examples(X, Y)
     W = descend(W_0, eta, X, Y, case.steps)
-    yield "predictions", von_oswald.predictions(asked, case.m), x @ T(W)
-    yield "examples", shown, von_oswald.examples(X, Y - X @ T(W - W_0))
-    half = eta / 2
-    damped, _ = through(von_oswald.queries(x, W_0), von_oswald.examples(X, Y), DESCENT["proposition_1"](W_0, half, case.N), case.steps)
-    yield "looped, dampened by 1/2", von_oswald.predictions(damped, case.m), x @ T(descend(W_0, half, X, Y, case.steps))
+    after = DESCENT["steps"](asked, shown, W_0, eta, case.steps)
+    yield "predictions", von_oswald.predictions(after, case.m), x @ T(W)
+    yield "examples", DESCENT["steps"](shown, shown, W_0, eta, case.steps), von_oswald.examples(X, Y - X @ T(W - W_0))
+    after = DESCENT["steps"](asked, shown, W_0, eta, case.steps, dampening=dampening)
+    yield "dampened", von_oswald.predictions(after, case.m), x @ T(descend(W_0, dampening * eta, X, Y, case.steps))
 
 
 def model_and_tokens(case: Lesson, numbers: Numbers, *gamma: Any) -> tuple[Any, ...]:
@@ -92,8 +98,10 @@ def von_oswald_model(case: Lesson, numbers: Numbers) -> Sides:
     converted = convert(model, shown, mask="full", form=linear_attention_recurrent)
     yield "prompted with the examples", von_oswald.predictions(prompted, case.m), want
     yield "examples converted to biases", von_oswald.predictions(converted(asked), case.m), want
-    change = DESCENT["weight_update"](converted.biases[0].S[0, :, :], eta, case.N)  # type: ignore[index]
-    yield "the bias as a change of weights", change, step(squared_error, W_0, eta, X, Y) - W_0
+    W = W_0
+    for j, bias in enumerate(converted.biases or ()):
+        before, W = W, step(squared_error, W, eta, X, Y)
+        yield f"the bias of layer {j + 1} as a change of weights", DESCENT["weight_update"](bias.S[0, :, :], eta, case.N), W - before
 
 
 def gd_plus_plus(case: Lesson, numbers: Numbers) -> Sides:
@@ -110,12 +118,14 @@ def gd_plus_plus(case: Lesson, numbers: Numbers) -> Sides:
 
 
 def token_map(case: Lesson, numbers: Numbers) -> Sides:
-    """Proposition 2: any map m in front, token by token, and the layer descends on m(x). Here m(x) = (x, x²) entry by entry."""
-    _, eta, X, Y, x = regression(case, numbers)
-    W_0 = numbers.draw(case.m, 2 * case.d)
-    X, x = (array_namespace(x).concat([y, y * y], axis=-1) for y in (X, x))
-    asked, _ = through(von_oswald.queries(x, W_0), von_oswald.examples(X, Y), DESCENT["proposition_1"](W_0, eta, case.N), case.steps)
-    yield "predictions", von_oswald.predictions(asked, case.m), x @ T(descend(W_0, eta, X, Y, case.steps))
+    """Proposition 2: any map m in front, token by token, and the layers descend on m(x). Here m(x) = x + W_2 σ(W_1 x), an MLP."""
+    W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers)
+    W_1, W_2 = numbers.draw(2, case.d), numbers.draw(case.d, 2)
+    model = DESCENT["mapped_model"](model, W_0, W_1, W_2)
+    out = model(array_namespace(x).concat([shown, asked], axis=0), mask=case.N, form=linear_attention)[case.N :, :]
+    sigma = lambda h: h * (2 + h) / 4  # noqa: E731
+    X, x = (y + sigma(y @ T(W_1)) @ T(W_2) for y in (X, x))
+    yield "predictions", von_oswald.predictions(out, case.m), x @ T(descend(W_0, eta, X, Y, case.steps))
 
 
 def pairing(case: Lesson, numbers: Numbers) -> Sides:
@@ -135,6 +145,9 @@ def implicit_finetuning(case: Lesson, numbers: Numbers) -> Sides:
     W_K, W_V = numbers.draw(case.d, width), numbers.draw(case.m, width)
     W_ZSL, change = dai.delta_W(X, W_K, W_V), dai.delta_W(demonstrations, W_K, W_V)
     yield "F_ICL", DESCENT["f_icl"](q, demonstrations, X, W_K, W_V), q @ T(W_ZSL + change)
+    dW_K, dW_V, A = numbers.draw(case.d, width), numbers.draw(case.m, width), T(X) @ X
+    change = dW_V @ A @ T(W_K) + W_V @ A @ T(dW_K) + dW_V @ A @ T(dW_K)
+    yield "F_FT", DESCENT["f_ft"](q, X, W_K, W_V, dW_K, dW_V), q @ T(W_ZSL + change)
 
 
 def momentum(case: Lesson, numbers: Numbers) -> Sides:
@@ -173,25 +186,25 @@ def ren_liu_softmax(case: Lesson, numbers: Numbers) -> Sides:
     yield "one step", ren_liu.one_step(seen, draw()), o[-1, :]
 
 
-def variants(case: Lesson, numbers: Numbers) -> dict[str, ren_liu.Variant]:
-    one = [[(i + 1) % case.N] for i in range(case.N)]
-    three = [[(i + j) % case.N for j in (1, 2, 3)] for i in range(case.N)]
-    W_1, W_2 = numbers.draw(2, case.m), numbers.draw(case.m, 2)
-    square = ren_liu.residual(W_1, W_2, numbers.draw(), lambda y: y * y)
-    return {
-        "decay": ren_liu.Variant(decay=numbers.draw()),
-        "penalty": ren_liu.Variant(penalty=numbers.draw()),
-        "off the diagonal": ren_liu.Variant(off_diagonal=numbers.draw()),
-        "one negative": ren_liu.Variant(negatives=one, beta=numbers.draw()),
-        "augmented": ren_liu.Variant(values=square, keys=lambda K: K + K * K),
-        "all at once": ren_liu.Variant(numbers.draw(), numbers.draw(), numbers.draw(), three, numbers.draw(), square, lambda K: 2 * K),
-    }
-
-
 def ren_liu_variants(case: Lesson, numbers: Numbers) -> Sides:
-    eta, seen = attended(case, numbers)
-    for name, variant in variants(case, numbers).items():
+    """Augmented keys and values attention is given as such, made by hand."""
+    (eta, seen), draw, Variant = attended(case, numbers), numbers.draw, ren_liu.Variant
+    one, three = ([[(i + j) % case.N for j in range(1, k + 1)] for i in range(case.N)] for k in (1, 3))
+    plain = {
+        "decay": Variant(decay=draw()),
+        "penalty": Variant(penalty=draw()),
+        "off the diagonal": Variant(off_diagonal=draw()),
+        "one negative": Variant(negatives=one, beta=draw()),
+        "all at once": Variant(draw(), draw(), draw(), three, draw()),
+    }
+    for name, variant in plain.items():
         yield name, ren_liu.one_step(seen, eta, variant), DESCENT["attention"](seen, variant, eta=eta)
+    W_1, W_2, c = draw(2, case.m), draw(case.m, 2), draw()
+    values, keys = ren_liu.residual(W_1, W_2, c, lambda y: y * y), lambda K: K + K * K
+    hidden = seen.V_D @ T(W_1)
+    by_hand = replace(seen, V_D=seen.V_D + c * (hidden * hidden) @ T(W_2), K_D=seen.K_D + seen.K_D * seen.K_D)
+    for name, variant in (("augmented", Variant()), ("augmented, all at once", plain["all at once"])):
+        yield name, ren_liu.one_step(seen, eta, replace(variant, values=values, keys=keys)), DESCENT["attention"](by_hand, variant, eta=eta)
 
 
 def ren_liu_mlp(case: Lesson, numbers: Numbers) -> Sides:
@@ -203,16 +216,19 @@ def ren_liu_mlp(case: Lesson, numbers: Numbers) -> Sides:
 
 
 def patched(case: Lesson, numbers: Numbers) -> Sides:
-    W, a, delta = numbers.draw(case.m, case.d), numbers.draw(case.T, case.d), numbers.draw(case.T, case.d)
-    change = DESCENT["rank_one_patch"](W, a, delta)
-    yield "W (a + δ)", ((W + change) @ a[..., None])[..., 0], (a + delta) @ T(W)
+    """a and a + δ are what attention makes of T tokens without N tokens before them, and with."""
+    W, (q, k, v) = numbers.draw(case.m, case.d), (numbers.draw(case.N + case.T, case.d) for _ in range(3))
+    a, _ = linear_attention(*(x[case.N :, :] for x in (q, k, v)), normalise=False)
+    after = linear_attention(q, k, v, normalise=False)[0][case.N :, :]
+    change = DESCENT["rank_one_patch"](W, a, after - a)
+    yield "W (a + δ)", ((W + change) @ a[..., None])[..., 0], after @ T(W)
 
 
 # What does not hold
 
 
 def query_among_keys(case: Case, numbers: Numbers, *, W_0: int = 1, steps: int = 2) -> Sides:
-    """A query that is a key too adds P (W_V e)(W_K e)·(W_Q e): nothing while its y is W_0 x = 0, so for W_0 = 0 and one step."""
+    """A query that is a key too adds P (W_V e)(W_K e)·(W_Q e): nothing while its y = −W_0 x is 0, as for W_0 = 0 in one step."""
     xp = numbers.system
     X, Y, x, eta = xp.convert([[1], [2]]), xp.convert([[1], [0]]), xp.convert([[1]]), Fraction(1, 4)
 
@@ -241,13 +257,17 @@ def causal_layers(case: Case, numbers: Numbers, *, mask: str = "causal") -> Side
         yield (Different if layers == 2 else lambda *sides: sides)(f"{layers} layers, causal", got[mask], want)
 
 
-def patch_is_for_one_token(case: Case, numbers: Numbers, *, other: tuple[int, int] = (0, 1)) -> Sides:
-    """Two tokens a with δ = (0, 1) and W = (1 1): each has a patch of its own, and that of the first is wrong for the second."""
-    xp = numbers.system
-    W, delta, first, second = xp.convert([[1, 1]]), xp.convert([0, 1]), xp.convert([1, 0]), xp.convert(list(other))
-    change = rank_one_patch(W, first, delta)
-    yield "the token it was made for", (W + change) @ first[:, None], W @ (first + delta)[:, None]
-    yield Different("another", (W + change) @ second[:, None], W @ (second + delta)[:, None])
+def patch_is_for_one_token(case: Case, numbers: Numbers, *, other: int = 2) -> Sides:
+    """With all weights 1 a token x becomes x + x³, and after a token 1 it becomes 2x + x³. So ΔW = 1/(1 + x²), another for each x."""
+    xp, config = numbers.system, Config(1, 1, phi="identity", normalise=False, norm="none")
+    model, W = Model(config, {name: xp.ones(shape) for name, shape in config.shapes.items()}), xp.ones((1, 1))
+    context, first, second = (xp.convert([[x]]) for x in (1, 1, other))
+    after = lambda token: model(xp.concat([context, token], axis=0))[1:, :]  # noqa: E731
+    change, converted = rank_one_patch(W, model(first)[0, :], (after(first) - model(first))[0, :]), convert(model, context)
+    yield "the patch, for its token", model(first) @ T(W + change), after(first) @ T(W)
+    yield Different("the patch, for another", model(second) @ T(W + change), after(second) @ T(W))
+    yield "the biases, for one token", converted(first), after(first)
+    yield "the biases, for another", converted(second), after(second)
 
 
 LESSONS = (Lesson(3, 2, 1, T=2, steps=2), Lesson(1, 1, 1))
@@ -277,10 +297,10 @@ DESCENTS = (
             "the examples see each other; N ≠ 0, 2 ≠ 0", OSWALD.format("GD++"), gd_plus_plus,
             ours="W_0 ≠ 0; the two heads", cases=(Lesson(3, 2, 3, T=2), Lesson(2, 1, 1))),
     theorem("token_map", "A token-wise map m in front of the layer makes it descend on m(x).",
-            "N ≠ 0, 2 ≠ 0", OSWALD.format("Proposition 2"), token_map),
+            "N ≠ 0, 2 ≠ 0", OSWALD.format("Proposition 2"), token_map, ours="the map, an MLP"),
     theorem("pairing", "One layer of attention builds the tokens (x_j, y_j) from separate ones.",
             "one-hot positions", OSWALD.format("Proposition 3"), pairing, ours="the construction", needs=("ring", "attention")),
-    theorem("implicit_finetuning", "Attention without softmax to demonstrations and text is (W_ZSL + ΔW_ICL) q.",
+    theorem("implicit_finetuning", "Attention without softmax is (W_ZSL + ΔW_ICL) q with demonstrations, (W_ZSL + ΔW_FT) q finetuned.",
             "no softmax, no scale", "Dai et al. 2023, as read in notes on it", implicit_finetuning, needs=("ring", "attention")),
     theorem("momentum", "Momentum attention, carried along, is o_t + Σ_{i<t} η^{t−i} v_i.",
             "none", "Dai et al. 2023, as read in notes on it", momentum, needs=("ring", "a recurrence")),
@@ -292,7 +312,8 @@ DESCENTS = (
             more=lambda seed: (Lesson(4, 6, 2, T=2), Lesson(2, 5, 2, T=3))),  # of few numbers each, keys are too alike for floats
     theorem("ren_liu_variants", "Regularised, augmented and negative-sample attention are each one step on a loss with one term more.",
             "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0", REN.format("its variants, as on its slides"), ren_liu_variants,
-            ours="the losses; both readings of the regulariser besides the slides'", cases=FOUR),
+            ours="the losses; both readings of the regulariser besides the slides'; that demonstrations alone are augmented, and after φ",
+            cases=FOUR),
     theorem("ren_liu_mlp", "With an MLP of relu behind it, attention is one step of the dual model A W; A is the MLP as it is there.",
             "D ≠ 0, η ≠ 0", REN.format("its extension to a feed-forward layer"), ren_liu_mlp, needs=("ordered", "relu"),
             ours="the construction", cases=FOUR, ways=("equality", "bound")),
@@ -302,7 +323,7 @@ DESCENTS = (
 
 witness = functools.partial(Theorem, ways=("witness",), needs=("field", "a witness"), phi=False, cases=(Case(1, 1, 1),), beyond=7)
 DESCENT_WITNESSES = (
-    witness("query_among_keys", "A query among the keys is harmless only for W_0 = 0 and one step.",
+    witness("query_among_keys", "A query among the keys is in general harmless only for W_0 = 0 and one step.",
             "characteristic 0 or > 7", OSWALD.format("Proposition 1"), query_among_keys, ours="the witness"),
     witness("causal_layers", "Under a causal mask two layers are not two steps of gradient descent.",
             "characteristic 0 or > 7", "our derivation", causal_layers, ours="all of it"),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .formal import PROVED
+from .formal import IN_PART, PROVED
 from .theorem import Result, Theorem
 
 
 def described(t: Theorem) -> str:
     """What a theorem says, and on what grounds."""
     ours = f"\n    Ours     {t.ours}" if t.ours else ""
-    proved = "\n    Proved   in Coq, as " + ", ".join(PROVED[t.name]) if t.name in PROVED else ""
+    part = f" ({IN_PART[t.name]})" if t.name in IN_PART else ""
+    proved = f"\n    Proved   in Coq{part}, as " + ", ".join(PROVED[t.name]) if t.name in PROVED else ""
     return (
         f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}{ours}\n    Checked  by {', '.join(t.ways)}{proved}"
     )
