@@ -273,7 +273,7 @@ def patch_is_for_one_token(case: Case, numbers: Numbers, *, other: int = 2) -> S
 LESSONS = (Lesson(3, 2, 1, T=2, steps=2), Lesson(1, 1, 1))
 WIDE = (Lesson(2, 1, 3, steps=2), Lesson(3, 2, 2, T=2))
 ATTENDED = (Lesson(3, 1, 2, T=2), Lesson(1, 1, 1))
-FOUR = (Lesson(4, 1, 2, T=2),)
+FOUR = (Lesson(4, 1, 1, T=2),)
 
 
 def more_lessons(seed: int) -> tuple[Lesson, ...]:
@@ -316,7 +316,7 @@ DESCENTS = (
             cases=FOUR),
     theorem("ren_liu_mlp", "With an MLP of relu behind it, attention is one step of the dual model A W; A is the MLP as it is there.",
             "D ≠ 0, η ≠ 0", REN.format("its extension to a feed-forward layer"), ren_liu_mlp, needs=("ordered", "relu"),
-            ours="the construction", cases=FOUR, ways=("equality", "bound")),
+            ours="the construction", cases=(Lesson(4, 1, 2, T=2),), ways=("equality", "bound")),
     theorem("rank_one_patch", "A context is worth a change of rank one of W, for the token at hand: W (a + δ) = (W + ΔW) a.",
             "|a|² ≠ 0", "\"Learning without training\", arXiv 2507.16003", patched, cases=(Lesson(1, 3, 2, T=2), Lesson(1, 1, 2))),
 )  # fmt: skip
