@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 # Exact arithmetic is slow per example and its speed varies: no deadline. Derandomised: CI runs what a user runs.
 # HYPOTHESIS_PROFILE chooses: "ci" for the run with all peers, "thorough" for a night.
-settings.register_profile("default", deadline=None, max_examples=8, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", deadline=None, max_examples=6, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=25)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=300, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -185,7 +185,7 @@ def test_audit_accepts_what_is_proved(tmp_path: Path) -> None:
     with_coq()
     done = build(tmp_path, GOOD)
     assert done.returncode == 0 and "1 of 1 definitions and statements" in done.stdout, done.stdout + done.stderr
-    assert json.loads((tmp_path / "_build" / "audited.json").read_text()).keys() == {"room.v"}
+    assert json.loads((tmp_path / "_build" / "audited.json").read_text()).keys() == {"room.v", "refimpl"}
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -19,7 +19,7 @@ import planted
 import planted_conversions
 import pytest
 
-from refimpl import token_wise
+from refimpl import ZeroDenominator, token_wise
 
 PROOFS = Path(__file__).parents[1] / "proofs"
 # each stands on rooms of the lines above it
@@ -164,16 +164,21 @@ def test_a_formula_changed_in_python_breaks_the_build(build):
 
 
 def test_every_bug_planted_in_python_is_refuted(build):
-    """In one run: Coq computes that with the bug the claims are false."""
+    """In one run: Coq computes that with the bug the claims are false; but for four, with which Python meets a zero denominator."""
 
     def refuted(name, lets, claims):
         return example(name, lets, [f"~~ ({' && '.join(f'({claim})' for claim in claims)})"])
 
-    example = instances.example
+    example, makers = instances.example, [(planted_attention, pair) for pair in KERNELS.items()]
+    makers += [(planted_conversion, pair) for pair in CONVERSIONS.items()] + [(planted_activation, ("no_positions",))]
+    wrong, refused = [], []
     with mock.patch.object(instances, "example", refuted):
-        wrong = [planted_attention(*pair) for pair in KERNELS.items()]
-        wrong += [planted_conversion(*pair) for pair in CONVERSIONS.items()] + [planted_activation("no_positions")]
-    assert build(*wrong) == ("some.v", None)
+        for make, arguments in makers:
+            try:
+                wrong.append(make(*arguments))
+            except ZeroDenominator:  # with the bug Python refuses, and there is no instance to build
+                refused.append(arguments)
+    assert build(*wrong) == ("some.v", None) and len(wrong) >= 29 and len(refused) <= 4
 
 
 TWINS = {
