@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+SLOW = ("05", "08", "10", "11", "12")  # seconds each; CI runs every example anyway
 
 
 def test_there_are_examples():
     assert [path.name[:2] for path in EXAMPLES] == [f"{i:02}" for i in range(1, 14)]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.name[:2] in SLOW else []) for path in EXAMPLES]
+)
 def test_example(path, tmp_path):
     run = subprocess.run([sys.executable, "-W", "error", str(path)], cwd=tmp_path, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
