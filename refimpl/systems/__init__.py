@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, ArraySystem, ObjectSystem, System, fractions, require, seed_of
+from .array import Array, ArraySystem, ObjectSystem, System, fractions, require, seed_of, wide_floats
 from .balls import ArbBalls, Balls
 from .degrees import Degrees
 from .dependencies import Dependencies
@@ -97,4 +97,5 @@ def system_of(x: Any) -> System:
 
 def floats(x: Any) -> np.ndarray:
     """The nearest float64 numbers, on the host: an explicit way out of any system whose numbers are rationals."""
-    return np.asarray(fractions(x, "floats").astype(np.float64))
+    wide = wide_floats(x)  # sooner than by way of fractions, where it is exact
+    return np.asarray(fractions(x, "floats").astype(np.float64)) if wide is None else wide + 0.0

@@ -332,7 +332,7 @@ class ArraySystem(System):
         if isinstance(other, Array) and (other.system is self or other.system == self):
             return other
         if isinstance(other, int | Fraction) and not isinstance(other, bool):
-            return self.convert(other)
+            return self._constant(other)
         if isinstance(other, float):
             takes = repr(Fraction(other)) if math.isfinite(other) else "finite numbers"
             raise TypeError(f"{other} is a float; {self.name} takes {takes}")
@@ -368,18 +368,15 @@ class ArraySystem(System):
         return self.convert(x)
 
     @functools.cached_property
-    def _zero(self) -> Array:
-        return self.convert(0)
-
-    @functools.cached_property
-    def _one(self) -> Array:
-        return self.convert(1)
+    def _constant(self) -> Callable[[int | Fraction], Array]:
+        """convert, with a memory: formulas ask for the same few numbers again and again."""
+        return functools.lru_cache(maxsize=64)(self.convert)
 
     def zeros(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
-        return self.broadcast_to(self._zero, shape)
+        return self.broadcast_to(self._constant(0), shape)
 
     def ones(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
-        return self.broadcast_to(self._one, shape)
+        return self.broadcast_to(self._constant(1), shape)
 
     def eye(self, n: int, *, dtype: Any = None, device: Any = None) -> Array:
         return self.where(np.eye(n, dtype=bool), self.ones((n, n)), self.zeros((n, n)))
