@@ -1,6 +1,6 @@
 (* Softmax attention, its KV cache, and ICLAA: reading a prompt from          *)
 (* approximate biases.  Mirrors refimpl/attention.py (softmax_attention,      *)
-(* softmax_attention_shifted, KVCache); ICLAA has no Python room yet.         *)
+(* softmax_attention_shifted, KVCache) and refimpl/memory.py (ICLAA).         *)
 (*                                                                            *)
 (*   e            any exponential: what is asked of exp is its two equations  *)
 (*   c            the scale; score t s = c q_t.k_s                            *)

@@ -9,7 +9,9 @@ One notation, in code, tests and proofs:
 """
 
 from .attention import softmax_attention, softmax_attention_shifted
+from .best import Best
 from .checkpoint import digest, load, save
+from .compression import Compression
 from .config import Config, Rotary
 from .conversion import convert, unconvert
 from .errors import NotDefined, NotFinite, ZeroDenominator
@@ -27,7 +29,13 @@ from .feature_maps import (
     taylor2,
     taylor2_pair,
 )
+from .fidelity import Fidelity, fidelity
+from .generation import generate
 from .linear_attention import linear_attention, linear_attention_chunked, linear_attention_quadratic, linear_attention_recurrent
+from .memory import Memory, Points, linear_attention_carried
+from .models import read_model
+from .random_features import RandomFeatures, mean_squared_error, random_features
+from .recurrent import Carried, Rwkv, recurrence, recurrence_sum
 from .rope import Rope, angle_table, circle_point, deinterleave, interleave, power_table, rotate
 from .state import KVCache, State, absorb, features, join, no_text, remove, scale, shift
 from .systems import GF, MP, QQ, Degrees, Dependencies, Dual, Float, Rounded, RunningError, balls, floats, system, system_of

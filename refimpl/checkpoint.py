@@ -2,9 +2,10 @@
 
     layers.0.b_KV (..., groups, features, values)      layers.0.b_D (..., groups, features)      and every weight by its name
 
-The metadata say what the numbers mean: the configuration, the number system, the position at which the input is read, the
-lengths of the prompts, and two digests: of the model without biases, and of the biases. Biases alone can be saved too, and
-go back only onto the model they came from.
+Other pasts than a State have other names, see pasts.py; the tokens of a cache stand behind "cache.", as cache.b_K. The metadata say
+what the numbers mean: the configuration, the number system, the position at which the input is read, the lengths of the prompts, the
+maps of memories, and two digests: of the model without biases, and of the biases. Biases alone can be saved too, and go back only onto
+the model they came from.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from . import pasts
 from .config import Config, Rotary
 from .errors import NotDefined, brief
 from .files import STORED, Contents, read_safetensors, write_safetensors
-from .shapes import instance, integer
-from .state import State
+from .recurrent.rwkv import Rwkv
+from .shapes import finite, instance, integer, namespace, shape
 from .systems import GF, Array, Float, System, system_of
 from .systems.array import host
 from .systems.finite_field import FiniteField
@@ -35,6 +37,7 @@ CONVENTIONS = "tokens are rows; positions from 0; b_KV = sum of phi(k) v^T and b
 CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 FARTHEST = 2**53  # a position that every number system turns by
 LONGEST = 10**6  # characters of one word of metadata
+CACHE = ("b_K", "b_V")  # of a cache; a model whose projections add vectors has weights of these names
 
 
 def save(path: str | os.PathLike[str], model: Model, *, biases_only: bool = False) -> None:
@@ -47,6 +50,8 @@ def save(path: str | os.PathLike[str], model: Model, *, biases_only: bool = Fals
         raise ValueError("save: `model` must carry biases to save them alone, got none")
     biases, system = stored("save", named(model.biases)), system_of(model.like)
     words = {"position": str(model.position), "prompts": json.dumps(model.prompts), "digest": digest(model)}
+    if any(maps := [pasts.words(b) for b in model.biases or ()]):
+        words["maps"] = json.dumps(maps)
     metadata = words | {
         "format": FORMAT, "conventions": CONVENTIONS, "system": system_name(system), "config": config_text("save", model.config),
         "biases": fingerprint(words, biases),
@@ -80,9 +85,12 @@ def digest(model: Model) -> str:
 def memory(model: Model) -> dict[str, int]:
     """Bytes of its biases, and of the KV cache of the prompts that they carry."""
     c, arrays, size = model.config, named(model.biases), STORED[code_of(system_of(model.like))].itemsize
-    batch = max((math.prod(b.S.shape[:-3]) for b in model.biases or ()), default=1)
-    tokens = batch * c.layers * c.kv_heads * sum(model.prompts)
-    return {"biases": size * sum(math.prod(x.shape) for x in arrays.values()), "kv_cache": size * tokens * (c.d + c.m)}
+    seeds = sum(8 * pasts.drawn(memory.phi) for b in model.biases or () for memory in getattr(b, "memories", ()))
+    found = {"biases": size * sum(math.prod(x.shape) for x in arrays.values()) + seeds}
+    if not isinstance(c, Config):
+        return found
+    lead = next((x.shape[:-3] for name, x in arrays.items() if name.endswith(("b_KV", "b_K"))), ())
+    return found | {"kv_cache": size * math.prod(lead) * c.layers * c.kv_heads * sum(model.prompts) * (c.d + c.m)}
 
 
 def fingerprint(words: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
@@ -102,21 +110,26 @@ def assembled(contents: Contents, base: Model | None, library: str, device: Any)
     for name in ("config", "system", "position", "prompts", "digest", "biases"):
         if len(words.get(name, "")) not in range(1, LONGEST):
             raise ValueError(f"`{name}` must stand among the metadata, got {brief(words.get(name))}")
-    config = config_from(words["config"]) if base is None else base.config
-    if config.layers > len(tensors):
-        raise ValueError(f"`config` must have at most as many layers as there are tensors, {len(tensors)}, got {brief(config.layers)}")
-    if foreign := tensors.keys() - config.shapes - bias_names(config):
-        raise ValueError(f"`{min(foreign)[:200]}` must be a weight of its configuration or a bias")
     if base is None:
+        config = config_from(words["config"])
+        if config.layers > len(tensors):
+            raise ValueError(f"`config` must have at most as many layers as there are tensors, {len(tensors)}, got {brief(config.layers)}")
+        refuse_foreign(tensors, config)
         base = Model(config, weights_of(contents, config, words["system"], library, device))
-    elif tensors.keys() & config.shapes:
+    elif tensors.keys() & base.config.shapes:
         raise ValueError("`base` is given for biases alone, but this file holds a whole model")
     if (found := digest(base)) != words["digest"]:
         raise ValueError(f"`digest` must be that of the weights, {found[:12]}…, got {words['digest'][:12]}…: another model, or changed")
+    refuse_foreign(tensors, base.config)
     return with_biases(contents, base)
 
 
-def weights_of(contents: Contents, config: Config, system: str, library: str, device: Any) -> dict[str, Any]:
+def refuse_foreign(tensors: Mapping[str, Any], config: Any) -> None:
+    if foreign := {name for name in tensors.keys() - config.shapes if layer_and_name(name, config)[0] is None}:
+        raise ValueError(f"`{min(foreign)[:200]}` must be a weight of its configuration or a bias")
+
+
+def weights_of(contents: Contents, config: Any, system: str, library: str, device: Any) -> dict[str, Any]:
     names = [name for name in config.shapes if name in contents.tensors]
     if not names:
         raise ValueError("`base` must be given: the model to which these biases belong")
@@ -127,8 +140,8 @@ def weights_of(contents: Contents, config: Config, system: str, library: str, de
 def with_biases(contents: Contents, model: Model) -> Model:
     """The model with the biases of the file, and no others."""
     words, config = contents.metadata, model.config
-    arrays = {name: contents.tensors[name] for name in sorted(bias_names(config) & contents.tensors.keys())}
-    if fingerprint({name: words[name] for name in ("position", "prompts", "digest")}, arrays) != words["biases"]:
+    arrays = {name: x for name, x in sorted(contents.tensors.items()) if name not in config.shapes}
+    if fingerprint({name: words[name] for name in ("position", "prompts", "digest", "maps") if name in words}, arrays) != words["biases"]:
         raise ValueError("`biases` must be the digest of biases, position and prompts: one of these was changed")
     least, most = (0, config.table) if config.table else (-FARTHEST, FARTHEST)
     position = integer("metadata", "position", parsed("position", words["position"]), least=least, most=most)
@@ -137,13 +150,42 @@ def with_biases(contents: Contents, model: Model) -> Model:
     prompts = tuple(integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths))
     if not arrays and not prompts:
         return replace(model, biases=None, prompts=())
-    for i in range(config.layers):
-        if f"layers.{i}.b_KV" not in arrays:
-            raise ValueError(f"`layers.{i}.b_KV` must be there, since other biases are")
+    maps = parsed("maps", words["maps"]) if "maps" in words else [[]] * config.layers
+    if not isinstance(maps, list) or len(maps) != config.layers:
+        raise ValueError(f"`maps` must be a list with one entry for each of {config.layers} layers, got {brief(maps)}")
     numbers = system_of(model.like)
-    biases = {name: placed(name, contents, numbers) for name in arrays}
-    states = (State(biases[f"layers.{i}.b_KV"], biases.get(f"layers.{i}.b_D"), position) for i in range(config.layers))
-    return replace(model, biases=tuple(states), prompts=prompts)
+    of_layer: list[dict[str, Any]] = [{} for _ in range(config.layers)]
+    for name in arrays:
+        i, short = layer_and_name(name, config)
+        of_layer[i][short] = placed(name, contents, numbers)  # type: ignore[index]
+    biases = []
+    for i, (own, said) in enumerate(zip(of_layer, maps, strict=True)):
+        try:
+            if config.softmax:
+                check_cache(config, own)
+            biases.append(pasts.past_from(config.past, own, said, position, rope=model.rope, width=config.d))
+        except ValueError as error:
+            raise ValueError(f"layer {i}: {error}") from error
+    return replace(model, biases=tuple(biases), prompts=prompts)
+
+
+def check_cache(c: Config, arrays: Mapping[str, Any]) -> None:
+    """Refuse what no cache of this configuration, or memory in it, holds."""
+
+    def length(name: str, otherwise: Any) -> Any:
+        """Of the last axis but one."""
+        return arrays[name].shape[-2] if name in arrays and arrays[name].ndim > 1 else otherwise
+
+    G, wanted = c.kv_heads, ("b_K", "b_V", "b_mix", "b_KV", "b_D", "b_scale", "b_points", "b_omega")
+    for name, x in sorted(arrays.items(), key=lambda item: wanted.index(item[0].partition(".")[0])):
+        kind, dot, j = name.partition(".")
+        r, rank = length(f"b_KV{dot}{j}", "features"), length(f"b_mix{dot}{j}", c.m)
+        tail: tuple[int | str, ...] = {
+            "b_K": (G, "tokens", c.d), "b_V": (G, "tokens", c.m), "b_mix": (G, "rank", c.m + 1), "b_KV": (G, "features", rank),
+            "b_D": (G, r), "b_scale": (G, 1 if tuple(x.shape[-1:]) == (1,) else r), "b_points": (G, r, c.d), "b_omega": ("directions", c.d),
+        }[kind]  # fmt: skip
+        shape("cache", name, x, *tail)
+        finite("cache", name, namespace("cache", **{name: x}), x, axes=("row", "column"))
 
 
 def parsed(name: str, text: str) -> Any:
@@ -153,14 +195,19 @@ def parsed(name: str, text: str) -> Any:
         raise ValueError(f"`{name}` must be JSON, got {brief(text)}") from None
 
 
-def bias_names(config: Config) -> set[str]:
-    return {f"layers.{i}.{name}" for i in range(config.layers) for name in ("b_KV", "b_D")}
+def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
+    """The layer to which a bias belongs, and its name there; no layer if it is not one."""
+    _, number, short = (*name.split(".", 2), "", "")[:3]
+    ours = name.startswith("layers.") and number.isdecimal() and number == str(int(number[:10])) and int(number) < config.layers
+    bare = short.removeprefix("cache.")
+    ours = ours and (bare in CACHE) == (bare != short) and pasts.belongs(config.past, bare)
+    return (int(number) if ours else None), bare
 
 
-def named(biases: tuple[State, ...] | None) -> dict[str, Any]:
+def named(biases: tuple[pasts.Past, ...] | None) -> dict[str, Any]:
     """Biases by the names they have in a file."""
-    parts = [(f"layers.{i}.{name}", x) for i, b in enumerate(biases or ()) for name, x in (("b_KV", b.S), ("b_D", b.z))]
-    return {name: x for name, x in parts if x is not None}
+    found = {(i, name): x for i, b in enumerate(biases or ()) for name, x in pasts.named(b).items()}
+    return {f"layers.{i}.{'cache.' * (name in CACHE)}{name}": x for (i, name), x in found.items()}
 
 
 def stored(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -204,8 +251,10 @@ def system_from(name: str, library: str, device: Any) -> System:
     return Float(library, name, device)
 
 
-def config_text(who: str, config: Config) -> str:
+def config_text(who: str, config: Config | Rwkv) -> str:
     """The configuration as JSON, the same for the same model."""
+    if isinstance(config, Rwkv):
+        return json.dumps({"family": "rwkv"} | asdict(config), sort_keys=True)
     both = config.phi if isinstance(config.phi, tuple) else (config.phi, config.phi)
     if not all(isinstance(phi, str) for phi in both):
         raise NotDefined(f"{who}: φ must be given by name, as in Config(phi='elu+1'); a function has no place in a file")
@@ -213,14 +262,18 @@ def config_text(who: str, config: Config) -> str:
     return json.dumps(asdict(replace(config, phi=phi)) | {"epsilon": str(config.epsilon)}, sort_keys=True)
 
 
-def config_from(text: str) -> Config:
+def config_from(text: str) -> Config | Rwkv:
     """The configuration in a text, which must be just what `config_text` makes of it."""
     try:
         said = json.loads(text)
-        epsilon = Fraction(*(int(n) for n in said["epsilon"].split("/")))  # Fraction("1e999999999") would never end
-        rope = None if said["rope"] is None else Rotary(**said["rope"])
-        phi = tuple(said["phi"]) if isinstance(said["phi"], list) else said["phi"]
-        config = Config(**said | {"epsilon": epsilon, "rope": rope, "phi": phi})
+        config: Config | Rwkv
+        if said.pop("family", None) == "rwkv":
+            config = Rwkv(**said | {"ranks": tuple(said["ranks"])})
+        else:
+            epsilon = Fraction(*(int(n) for n in said["epsilon"].split("/")))  # Fraction("1e999999999") would never end
+            rope = None if said["rope"] is None else Rotary(**said["rope"])
+            phi = tuple(said["phi"]) if isinstance(said["phi"], list) else said["phi"]
+            config = Config(**said | {"epsilon": epsilon, "rope": rope, "phi": phi})
         if config_text("load", config) != text:
             raise ValueError("`save` would have written it otherwise")
         return config

@@ -1,4 +1,4 @@
-"""The command `refimpl`: verify the theorems here and now, convert a prompt, or ask the doctor what this machine has.
+"""The command `refimpl`: verify the theorems here and now, convert a prompt, generate text, or ask the doctor what this machine has.
 
 Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run.
 """
@@ -28,6 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         return options.run(options)
+    except BrokenPipeError:  # nobody reads on, as `head` does not: nothing to say, and nobody to say it to
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except KeyboardInterrupt:
+        return 130
     except (ValueError, TypeError, ImportError, OSError) as error:
         print(f"refimpl: {error}", file=sys.stderr)
         return 2
@@ -59,33 +64,67 @@ def parser() -> argparse.ArgumentParser:
     verify.set_defaults(run=run_verify, full=False)
 
     convert = commands.add_parser(
-        "convert", help="turn a prompt into biases of a saved model, exactly",
+        "convert", help="turn a prompt into biases of a model: exactly, or for softmax into a memory",
         epilog="Exit status: 0 written (and the check, if any, holds), 1 the check fails, 2 it could not run or says nothing (VACUOUS).",
     )  # fmt: skip
-    convert.add_argument("model", metavar="MODEL", help="a model written by refimpl.save")
+    add_model(convert)
     convert.add_argument(
-        "--prompt", required=True, metavar="IDS", help="token ids, '3 1 4'; or @FILE: ids as text, or a .npy of ids or vectors"
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="text, or without a tokenizer ids, '3 1 4'; @FILE: such text, or a .npy of ids or vectors",
     )
     convert.add_argument("--out", required=True, metavar="FILE", help="where to write the biases")
     convert.add_argument("--whole", action="store_true", help="write the whole model, not the biases alone")
     convert.add_argument("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
     convert.add_argument("--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other")
     convert.add_argument("--strength", default="1", metavar="λ", help="how often the prompt counts for the input: 2, 0.5, 1/3 (default: 1)")
-    convert.add_argument("--keep-positions", action="store_true", help="the input is read where the prompt ended, not where it began")
+    convert.add_argument(
+        "--keep-positions", action="store_true", help="the input is read where the prompt ended, not where it began (if absolute: always)"
+    )
     convert.add_argument("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
     convert.add_argument(
         "--check", action="store_true", help="compare with the prompted model on held-out input, in O(M²) memory; write only if it holds"
     )
-    convert.add_argument("--seed", type=int, default=0, metavar="N", help="of the held-out input (default: 0)")
+    convert.add_argument(
+        "--by", metavar="KIND", help="softmax: make a memory of this kind, as positive, clusters or best (default: KV cache)"
+    )
+    convert.add_argument("--features", type=int, metavar="R", help="how many features the memory has in each head")
+    convert.add_argument("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")
+    convert.add_argument("--error", type=float, metavar="E", help="with --by best: how far off attention to the prompt may be, relatively")
+    convert.add_argument("--seed", type=int, default=0, metavar="N", help="of the held-out input, and of what is drawn (default: 0)")
     convert.add_argument("--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)")
     convert.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
     convert.add_argument("--json", metavar="FILE", help="write what was done to FILE")
     convert.set_defaults(run=run_convert)
 
+    generate = commands.add_parser(
+        "generate", help="text from a model: GPT-2, Llama, RWKV or one of ours",
+        epilog="Only the text that follows goes to stdout, as it comes. A model without a tokenizer reads and writes token ids.",
+    )  # fmt: skip
+    add_model(generate)
+    generate.add_argument(
+        "--prompt", default="", metavar="TEXT", help="what to go on from: as for convert (default: the beginning of a text)"
+    )
+    generate.add_argument("--tokens", type=int, default=100, metavar="N", help="how many; fewer if the text ends (default: 100)")
+    generate.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest (default)")
+    generate.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn at a temperature (default: 0)")
+    generate.add_argument("--baked", metavar="FILE", help="biases of MODEL, written by convert: a prompt that need not be read again")
+    generate.add_argument("--logits", metavar="FILE.npy", help="write the logits of the first token after the prompt")
+    generate.set_defaults(run=run_generate)
+
     doctor = commands.add_parser("doctor", help="versions, libraries and devices found; what is missing and how to get it")
     doctor.add_argument("--json", metavar="FILE", help="write the findings to FILE")
     doctor.set_defaults(run=run_doctor)
     return top
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "model", metavar="MODEL", help="safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp; gpt-nano JSON"
+    )
+    command.add_argument("--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin")
+    command.add_argument("--dtype", default="float64", metavar="T", help="of a model that others wrote: float64 (default), float32 ...")
 
 
 def run_verify(options: argparse.Namespace) -> int:
@@ -193,6 +232,12 @@ def run_convert(options: argparse.Namespace) -> int:
     from .cli_convert import run
 
     return run(options, progress())
+
+
+def run_generate(options: argparse.Namespace) -> int:
+    from .cli_generate import run
+
+    return run(options)
 
 
 def run_doctor(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`refimpl convert`: from a saved model and a prompt to a file of biases."""
+"""`refimpl convert`: from a model and a prompt to a file of biases."""
 
 from __future__ import annotations
 
@@ -10,29 +10,43 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from . import __version__
+from .best import Best
 from .checkpoint import digest, load, memory, save
 from .cli import json_target, write_json
+from .cli_prompt import read_prompt, sources, tokenizer_for
+from .compression import Compression
 from .conversion import convert
+from .fidelity import Fidelity, fidelity
 from .files import target_file
 from .linear_attention import linear_attention, linear_attention_quadratic
-from .systems import Float, system_of
-from .transformer import Model
+from .models import read_model
+from .systems import system_of
+from .systems.fast import quiet
 from .verify.conversion_check import check_conversion, held_out
 
 
 def run(options: argparse.Namespace, show: Callable[[str], None]) -> int:
     """Convert, check if asked to, and write what holds; the exit status."""
     out, target = target_file("--out", options.out), json_target(options.json)
-    if out == target or (out == Path(os.path.realpath(options.model)) and not options.whole):
+    taken = sources(options)
+    if target in taken:
+        raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
+    if out == target or out in taken - ({Path(os.path.realpath(options.model))} if options.whole else set()):
         raise ValueError(f"--out: {options.out} must be a file of its own, neither MODEL nor that of --json")
-    model = load(options.model, library=options.backend, device=options.device)
+    model = read_model(options.model, dtype=options.dtype, library=options.backend, device=options.device)
+    tokenizer = tokenizer_for(model, options.tokenizer)
     model = load(options.baked, model) if options.baked else model
-    system, layers, found = system_of(model.like), model.config.layers, None
-    prompt, strength = read_prompt(options.prompt, model), read_strength(options.strength, system.exact)
-    how = {"mask": options.mask, "restart": not options.keep_positions, "strength": strength, "chunk": options.chunk}
+    system, layers = system_of(model.like), model.config.layers
+    found: Any = None
+    prompt = read_prompt(options.prompt, model, tokenizer)
+    strength = read_strength(options.strength, system.exact)
+    restart = not (options.keep_positions or model.config.table)  # absolute positions cannot begin anew
+    how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
+    by = read_compression(options, layers)
+    measured = model.config.softmax or model.config.recurrent
+    if options.check and measured and strength != 1:
+        raise ValueError(f"--check: fidelity is to a prompt that counts once; --strength must be 1, got {options.strength}")
 
     def between(i: int, x: Any) -> Any:
         show(f"the prompt, layer {i + 1} of {layers}")
@@ -40,20 +54,28 @@ def run(options: argparse.Namespace, show: Callable[[str], None]) -> int:
 
     began = time.perf_counter()
     try:
-        converted = convert(model, prompt, **how, between=between)
-        seconds, M = time.perf_counter() - began, converted.prompts[-1]
-        if options.check:
-            text = held_out(model, M, 16, options.seed)
-            definition = linear_attention if M <= 64 else linear_attention_quadratic  # which sums over all positions too, and is faster
-            found = check_conversion(model, converted, prompt, text, **how, definition=definition, progress=show)
+        with quiet():  # what overflows is an error of its own
+            converted = convert(model, prompt, **how, by=by, between=between)
+            seconds, M = time.perf_counter() - began, converted.prompts[-1]
+            if options.check:
+                text = held_out(model, M, 16, options.seed)
+            if options.check and measured:
+                found = fidelity(model, converted, prompt, text, form="sum" if model.config.recurrent else None, mask=options.mask)
+            elif options.check:
+                definition = linear_attention if M <= 64 else linear_attention_quadratic  # which sums over all positions too, and is faster
+                found = check_conversion(model, converted, prompt, text, **how, definition=definition, progress=show)
     except ArithmeticError as error:  # a zero denominator or an overflow, in this model on this text
         raise ValueError(str(error)) from error
     show("")
     sizes = memory(converted)
     print(f"converted {M} tokens into biases of {layers} layers in {system.name}: the input is read from position {converted.position} on")
-    print(f"{sizes['biases']:,} bytes of biases; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}; {seconds:.2f} s")
+    cache = f"; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}" if "kv_cache" in sizes else ""
+    print(f"{sizes['biases']:,} bytes of biases{cache}; {seconds:.2f} s")
     status = 0
-    if found:
+    if isinstance(found, Fidelity):
+        print(f"against the prompted model, on {text.shape[-1]} tokens of seed {options.seed}: {found}")
+        status = 1 if found.worse_than_dropped else 0
+    elif found:
         tokens = text.shape[-1 if model.config.vocabulary else -2]
         print(f"against the prompted model by {definition.__name__}, on {tokens} tokens of seed {options.seed}:\n{found}")
         status = {"EXCESS": 1, "VACUOUS": 2}.get(found.verdict, 0)
@@ -70,34 +92,6 @@ def run(options: argparse.Namespace, show: Callable[[str], None]) -> int:
     return status
 
 
-def read_prompt(words: str, model: Model) -> Any:
-    """Token ids from words, or from a text file; ids or vectors from a .npy file."""
-    source, text = "--prompt", words
-    if words.startswith("@"):
-        source, path = f"--prompt {words}", Path(words[1:])
-        data = path.read_bytes()
-        if data.startswith(b"\x93NUMPY"):
-            try:
-                x = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a lie about its size takes no memory
-            except ValueError as error:
-                raise ValueError(f"{source}: must be a .npy file of numbers: {error}") from error
-            system = system_of(model.like)
-            if x.dtype.kind in "iu":
-                return x if model.config.vocabulary else system.convert(x)
-            kind = {"bfloat16": "float32"}.get(system.kind, system.kind) if isinstance(system, Float) else "int64"
-            if x.dtype.name != kind:
-                raise ValueError(f"{source}: vectors for a model in {system.name} must be {kind}, got {x.dtype}")
-            return system.place(x)  # type: ignore[attr-defined]
-        text = data.decode(errors="replace")
-    ids = text.replace(",", " ").split()
-    wrong = [word for word in ids if not word.removeprefix("-").isdecimal() or len(word) > 20]
-    if wrong or not ids:
-        raise ValueError(f"{source}: must be token ids such as '3 1 4', got {(wrong or [''])[0][:40]!r}")
-    if not model.config.vocabulary:
-        raise ValueError(f"{source}: MODEL has no vocabulary; pass vectors, as @FILE of a .npy file")
-    return [int(word) for word in ids]
-
-
 def read_strength(text: str, exact: bool) -> Any:
     """A number: an integer if it is one, a fraction where numbers are exact, else a float."""
     try:
@@ -105,3 +99,18 @@ def read_strength(text: str, exact: bool) -> Any:
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"--strength: must be a number such as 2, 0.5 or 1/3, got {text!r}") from None
     return int(number) if number % 1 == 0 else number if exact else float(number)
+
+
+def read_compression(options: argparse.Namespace, layers: int) -> Best | Compression | None:
+    """How a prompt becomes a memory, from --by, --features, --budget and --error."""
+    given = [name for name in ("features", "budget", "error") if getattr(options, name) is not None]
+    allowed = ["budget", "error"] if options.by == "best" else [] if options.by in (None, "cache", "taylor") else ["features"]
+    if set(given) - set(allowed) or (allowed and len(given) != 1):
+        said = f"--by {options.by}" if options.by else "a KV cache (no --by)"
+        wanted = " or ".join(f"--{name}" for name in allowed) or "no size"
+        raise ValueError(f"--by: {said} takes {wanted}, got {' '.join(f'--{name}' for name in given) or 'none'}")
+    if options.by is None:
+        return None
+    if options.by == "best":
+        return Best(budget=None if options.budget is None else options.budget // layers, error=options.error, seed=options.seed)
+    return Compression(options.by, options.features, options.seed)

@@ -11,6 +11,7 @@ from .errors import brief, choose
 from .feature_maps import pair
 from .rope import LAYOUTS, PLACEMENTS
 from .shapes import instance, integer
+from .state import KVCache, State
 from .token_wise import ACTIVATIONS, NORMS
 
 ORDERS = ("pre", "post", "parallel")
@@ -44,7 +45,7 @@ class Config:
     layers, width                 how many, and how wide a token is
     heads, groups                 heads of the queries, and of keys and values (grouped-query attention if fewer)
     d, m                          width of a key and of a value in each head
-    phi, normalise, rope          as in linear_attention; phi by name if the model is to be saved
+    phi, normalise, rope          as in linear_attention; phi by name if the model is to be saved; "softmax": attention by exp(q·k/√d)
     order                         "pre": x + f(norm x), "post": norm(x + f x), "parallel": x + attention(norm x) + mlp(norm x)
     norm, epsilon                 "layer", "rms", their rational stand-ins, or "none"
     hidden, activation, gated     of the MLP; hidden 0: no MLP
@@ -82,11 +83,25 @@ class Config:
             instance("Config", name, getattr(self, name), bool)
         for name, known in (("order", ORDERS), ("norm", NORMS), ("activation", ACTIVATIONS)):
             choose("Config", name, getattr(self, name), known)
-        pair("Config", self.phi)
+        if not self.softmax:
+            pair("Config", self.phi)
+        elif not self.normalise or (self.rope and self.rope.placement != "before"):
+            raise ValueError("Config: `phi` 'softmax' must go with normalise=True and RoPE before the kernel, got another")
         if not isinstance(self.epsilon, Fraction) or self.epsilon < 0:
             raise ValueError(f"Config: `epsilon` must be a Fraction ≥ 0, got {brief(self.epsilon)}")
         if self.rope is not None:
             instance("Config", "rope", self.rope, Rotary)
+
+    @property
+    def softmax(self) -> bool:
+        return isinstance(self.phi, str) and self.phi == "softmax"
+
+    recurrent = False  # see recurrent/rwkv.py
+
+    @property
+    def past(self) -> type:
+        """What earlier text is to a layer."""
+        return KVCache if self.softmax else State
 
     @property
     def kv_heads(self) -> int:

@@ -9,6 +9,11 @@ input of every length. The biases are the state of the attention after the promp
 
 With RoPE before the kernel, R_{j-M} stands inside φ, and in b_D too; positions can then begin anew only for φ = identity.
 
+Where attention is softmax, the state after the prompt is its KV cache, exact and as long as the prompt. ICLAA makes of it, approximately,
+a memory of fixed size: b_KV = Σ φ(R_{j-M} k'_j) v'_jᵀ and b_D = Σ φ(R_{j-M} k'_j) for a map φ whose products are nearly exp(q·k/√d).
+Prompt tokens are pushed through by exact softmax, and input tokens see each other by exact softmax: only the prompt's part of the
+sums is approximate. A recurrent layer has its state, which is exact again.
+
 Assumes  prompt activations do not depend on the input (causal; that prefix masks do is our extension); relative positions,
          unless positions go on where the prompt ended; a denominator that is a sum over tokens
 Source   Chen, Hu, Jin, Lee, Kawaguchi 2024 (arXiv 2406.02847), Theorem 4.5, as read in notes on it; here positions start at 0
@@ -21,16 +26,22 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from .attention import softmax_attention_shifted
 from .errors import NotDefined, NotFinite, choose
 from .linear_attention import linear_attention_chunked
+from .memory import Memory, join, write
+from .random_features import same_draw
 from .shapes import instance, integer, scalar, token_ids
 from .state import State, absorb, no_text, remove, scale, shift
+from .systems.array import array_namespace
 from .transformer import Form, Model, through_layers, vectors
+
+Maker = Callable[[Any, Any, Any, int], Memory]  # (keys, values, queries to expect, layer) -> memory; see compression.py
 
 
 def convert(
     model: Model, prompt: Any, *, mask: str = "causal", restart: bool = True, strength: Any = 1, chunk: int | None = None,
-    form: Form = linear_attention_chunked, between: Callable[[int, Any], Any] = lambda i, x: x,
+    by: Maker | None = None, form: Form | None = None, between: Callable[[int, Any], Any] = lambda i, x: x,
 ) -> Model:  # fmt: skip
     """The same model, carrying the prompt as biases.
 
@@ -42,6 +53,7 @@ def convert(
     restart : read the input where the prompt began; False: where it ended, as absolute positions need, and RoPE before the kernel
     strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
     chunk : push it through in pieces of so many tokens, in memory that does not grow with M
+    by : for softmax, how the prompt becomes a memory, as Compression("cholesky", 32); None: its KV cache, exact
     form, between : as in `transformer`
     Equals   the prompted model (theorem iclca)
     Cost     one forward pass over the prompt
@@ -55,6 +67,15 @@ def convert(
     instance("convert", "model", model, Model)
     choose("convert", "mask", mask, ("causal", "full"))
     scalar("convert", "strength", strength, weights=model.like)
+    plain, softmax = isinstance(strength, int) and strength == 1, model.config.softmax
+    if model.config.recurrent and not plain:
+        raise NotDefined("convert: the state of a recurrence is not a sum of its tokens; `strength` must be 1")
+    if by is not None and not softmax:
+        raise NotDefined("convert: `by` makes a memory for softmax attention; this model converts exactly without it")
+    if by is None and softmax and not plain:
+        raise NotDefined("convert: tokens of a KV cache count once; pass `by`, to make a memory that can count `strength` times")
+    asked: list[Any] = []
+    form = recording(form or softmax_attention_shifted, asked) if by else form
     after, M = model, 0
     for piece in pieces(model, prompt, chunk, mask):
         try:
@@ -63,10 +84,43 @@ def convert(
             raise type(error)(f"{error}; counted from token {M} of the prompt") if M else error from None
         after, M = after.carrying(states), M + piece.shape[-2]
     biases = after.biases or ()
-    if not isinstance(strength, int) or strength != 1:
+    if not plain and not softmax:
         biases = tuple(blend(old, new, strength) for old, new in zip(model.states, biases, strict=True))
     after = after.carrying(biases, (*model.prompts, M))
-    return turned(after, -M) if restart else after
+    after = turned(after, -M) if restart else after
+    return remembering(after, M, by, asked, strength) if by and M else after
+
+
+def recording(form: Form, asked: list[Any]) -> Form:
+    """The form, keeping the queries that it is asked."""
+
+    def recorded(q: Any, k: Any, v: Any, /, **options: Any) -> Any:
+        asked.append(q)
+        return form(q, k, v, **options)
+
+    return recorded
+
+
+def remembering(model: Model, M: int, by: Maker, asked: list[Any], strength: Any) -> Model:
+    """The last M tokens of each cache as a memory, beside older tokens and memories: joined with one that is read through the same map.
+
+    What queries to expect of the input, the prompt's own suggest: those of its last piece, as if they were asked where the input begins.
+    """
+    c, xp, biases = model.config, array_namespace(model.like), []
+    root = xp.sqrt(xp.sqrt(xp.ones_like(asked[0][..., :1, :1]) / c.d))  # √c = d^-¼
+    for i, (cache, q) in enumerate(zip(model.biases or (), asked[-c.layers :], strict=True)):
+        old = slice(0, cache.k.shape[-2] - M), slice(cache.k.shape[-2] - M, None)
+        x = model.rope(q, range(model.position, model.position + q.shape[-2])) if model.rope else q
+        y, v = cache.k[..., old[1], :], cache.v[..., old[1], :]
+        y = y * root[..., 0, :, :]
+        memory = by(y, v, x * root, i)
+        *others, last = cache.memories or (None,)
+        joins = last if last and last.mix is None and memory.mix is None and same_draw(last.phi, memory.phi) else None
+        memory = write(joins.phi, y, v) if joins else memory  # its directions have turned since
+        memory = memory if isinstance(strength, int) and strength == 1 else memory.scaled(strength)
+        memories = (*others, join(joins, memory)) if joins else (*cache.memories, memory)
+        biases.append(replace(cache, k=cache.k[..., old[0], :], v=cache.v[..., old[0], :], keep=cache.keep[..., old[0]], memories=memories))
+    return model.carrying(biases)
 
 
 def unconvert(
@@ -84,6 +138,8 @@ def unconvert(
     instance("unconvert", "model", model, Model)
     choose("unconvert", "mask", mask, ("causal", "full"))
     scalar("unconvert", "strength", strength, weights=model.like)
+    if model.config.past is not State:
+        raise NotDefined("unconvert: only out of the sums of linearized attention can a prompt be taken; keep the model without it")
     x = vectors(model, prompt, "unconvert", "prompt")
     M = x.shape[-2]
     if model.prompts[-1:] != (M,):
@@ -111,7 +167,8 @@ def pieces(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterator[
     streamed = isinstance(prompt, Iterator)
     if mask != "causal" and (streamed or chunk):
         raise NotDefined(f"convert: a prompt can be read in pieces only under mask 'causal', got {mask!r}")
-    nothing = model.weights["layers.0.W_O"][:0, :]  # (0, width)
+    nothing = model.weights["layers.0.W_K"][:, :0]  # (width, 0)
+    nothing = array_namespace(nothing).matrix_transpose(nothing)
     for part in chain((nothing,), prompt) if streamed else (prompt,):
         ids = token_ids("convert", "prompt", part, model.config.vocabulary) if model.config.vocabulary else None
         x, columns = (vectors(model, part, "convert", "prompt"), (slice(None),)) if ids is None else (ids, ())
@@ -131,6 +188,7 @@ def blend(old: State | None, new: State, strength: Any) -> State:
 
 def turned(model: Model, by: int) -> Model:
     """The same past, seen from `by` positions further on. It must look the same from there: positions must be relative."""
-    if by and model.config.table:
+    if by and model.config.table and not model.config.softmax:
         raise NotDefined("convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on")
-    return model.carrying([shift(b, by, rope=model.rope, phi=model.config.phi) for b in model.biases or ()])
+    rope, phi = model.rope, model.config.phi
+    return model.carrying([shift(b, by, rope=rope, phi=phi) if isinstance(b, State) else b.shifted(by, rope) for b in model.biases or ()])

@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import NotDefined, NotFinite, ZeroDenominator
 from .feature_maps import FeatureMap, identity, pair
+from .memory import check_memory, remembered
 from .rope import Rope
 from .shapes import boolean, check_padding, divide, finite, hide, instance, lead, namespace, prefix_length, scalar, shape, whole
 from .state import KVCache, State, check_state, features, no_text
@@ -82,7 +83,7 @@ def streaming_form(body: Callable, known: int | None = 1) -> Callable[..., tuple
         S, z = whole(who, "S", S, ("feature", "column")), None if start.z is None else whole(who, "z", z, ("feature",))
         return o.joined(), State(S, z, start.position + len(text))
 
-    return named(attention, body)
+    return named(attention, body, "linear")
 
 
 @dataclass
@@ -125,7 +126,8 @@ class Text:
 def softmax_form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
     """The face of softmax attention.
 
-    body(xp, c, q, k, v, shown, M, P) -> num, den, where k, v, shown begin with the M tokens of the cache
+    body(xp, c, q, k, v, shown, M, P, past) -> num, den, where k, v, shown begin with the M tokens of the cache
+    past : (num, den, top) of its memories, to be counted exp(top) times; None if there are none
     """
     who = body.__name__
 
@@ -153,11 +155,12 @@ def softmax_form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
         root = xp.sqrt(max(d, 1) * xp.ones((1, 1), dtype=q.dtype, device=device(q)))
         c = 1 / root if scale is None else scalar(who, "scale", scale, q=q)
 
-        num, den = body(xp, c, q, k, v, shown, k.shape[-2] - n, P)
+        past = remembered(start.memories, q * xp.sqrt(c * xp.ones_like(root))) if start.memories else None
+        num, den = body(xp, c, q, k, v, shown, k.shape[-2] - n, P, past)
         num, den = reveal(keep, num, den)
-        return divide(who, num, den, "Σ exp(c q·k)"), KVCache(k, v, shown, start.position + n)
+        return divide(who, num, den, "Σ exp(c q·k)"), KVCache(k, v, shown, start.position + n, start.memories)
 
-    return named(attention, body)
+    return named(attention, body, "softmax")
 
 
 def arguments(who: str, q: Any, k: Any, v: Any, mask: str | int, padding: Any) -> tuple[Any, int, Any]:
@@ -184,6 +187,8 @@ def check_cache(who: str, cache: KVCache, q: Any, v: Any) -> None:
     shape(who, "cache.keep", cache.keep, 1, cache.k.shape[-2], like="to match `cache.k`")
     for name, x in (("cache.k", cache.k), ("cache.v", cache.v)):
         finite(who, name, xp, x)
+    for memory in cache.memories:
+        check_memory(who, memory, q, v)
 
 
 def append(lead: tuple[int, ...], *pieces: Any, axis: int) -> Any:
@@ -199,11 +204,12 @@ def reveal(keep: Any, num: Any, den: Any) -> tuple[Any, Any]:
     return xp.where(keep, num, xp.zeros_like(num)), xp.where(keep, den, xp.ones_like(den))
 
 
-def named(attention: Callable, body: Callable) -> Callable:
-    """Name, docstring and signature, with what options of its own the body has."""
+def named(attention: Callable, body: Callable, kernel: str = "") -> Callable:
+    """Name, docstring and signature, with what options of its own the body has; and the kernel, which a model must have too."""
     own = [p for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
     shared = [p for p in inspect.signature(attention).parameters.values() if p.kind is not p.VAR_KEYWORD]
     attention.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
     attention.__name__ = attention.__qualname__ = body.__name__
     attention.__doc__, attention.__module__ = body.__doc__, body.__module__
+    attention.kernel = kernel  # type: ignore[attr-defined]
     return attention

@@ -8,11 +8,13 @@ States of stretches of text form a group: `join` is associative, `no_text` is ne
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .errors import NotDefined
 from .feature_maps import identity, pair
+from .memory import Memory
 from .rope import Rope, rotate
 from .shapes import check_padding, finite, hide, instance, integer, lead, namespace, scalar, shape
 from .systems.array import array_namespace, device
@@ -29,18 +31,37 @@ class State:
     def __post_init__(self) -> None:
         integer("State", "position", self.position)
 
+    def each(self, f: Callable[[Any, int], Any]) -> State:
+        """The same with f(x, how many axes are its own) for every array x."""
+        return replace(self, S=f(self.S, 2), z=None if self.z is None else f(self.z, 1))
+
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """All keys (turned, if there is RoPE) and values so far, which of them count, and where the next token is read."""
+    """All keys (turned, if there is RoPE) and values so far, which of them count, and where the next token is read.
+
+    memories : what stands in place of tokens that came before these; see memory.py
+    """
 
     k: Any
     v: Any
     keep: Any
     position: int
+    memories: tuple[Memory, ...] = ()
 
     def __post_init__(self) -> None:
         integer("KVCache", "position", self.position)
+        for memory in self.memories:
+            instance("KVCache", "memories", memory, Memory)
+
+    def each(self, f: Callable[[Any, int], Any]) -> KVCache:
+        """The same with f(x, how many axes are its own) for every array x, but for `keep`, which broadcasts."""
+        return replace(self, k=f(self.k, 2), v=f(self.v, 2), memories=tuple(memory.each(f) for memory in self.memories))
+
+    def shifted(self, by: int, rope: Rope | None) -> KVCache:
+        """The same tokens and memories, seen from `by` positions further on: k ↦ R_by k, and the maps of the memories turn likewise."""
+        k = self.k if rope is None or not by else rope(self.k, [by] * self.k.shape[-2])
+        return replace(self, k=k, position=self.position + by, memories=tuple(memory.shifted(by, rope) for memory in self.memories))
 
 
 def no_text(like: Any, r: int, m: int, *, lead: tuple[int, ...] = (), position: int = 0) -> State:

@@ -1,9 +1,10 @@
-"""A transformer with linearized attention: plain named arrays, a few sentences of configuration, pure functions.
+"""A transformer with linearized attention, softmax, or a recurrence: plain named arrays, a few sentences of configuration, pure functions.
 
     x_0 = E[text] (+ positions)        x_{i+1} = layer_i(x_i)        logits = norm(x_L) Eᵀ
 
 Everything but attention is token-wise, so a theorem about one attention layer lifts to the model by induction over layers.
-A model may carry *biases*: for each layer the State (b_KV, b_D, position) from which its attention starts; see conversion.py.
+A model may carry *biases*: for each layer the State (b_KV, b_D, position) from which its attention starts, the KVCache where it
+is softmax, or what a recurrence has Carried; see conversion.py.
 """
 
 from __future__ import annotations
@@ -12,35 +13,42 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt, prod
 from typing import Any
 
+from .attention import softmax_attention_shifted
 from .config import Config
-from .errors import NotFinite, choose
+from .errors import NotDefined, NotFinite, choose
 from .linear_attention import linear_attention_chunked
+from .recurrent import rwkv
+from .recurrent.recurrence import Carried
+from .recurrent.rwkv import Rwkv
 from .rope import Rope, angle_table, circle_point, power_table
 from .shapes import finite, instance, integer, namespace, shape, token_ids, whole
-from .state import State, check_state
+from .state import KVCache, check_state
 from .systems import Array, System, seed_of, system_of
 from .systems.array import array_namespace, device
 from .token_wise import mlp, norm
 
+Form = Any  # a form of attention; of a recurrence, "recurrent" or "sum"
+Past = Any  # State, KVCache or Carried: all that earlier text is to a layer
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A configuration, its weights by name, and the biases that carry a prompt: one State for each layer.
+    """A configuration, its weights by name, and the biases that carry a prompt: one State (or KVCache, or Carried) for each layer.
 
     prompts : the lengths of the prompts it carries, in the order of conversion
     """
 
-    config: Config
+    config: Any  # a Config, or an Rwkv
     weights: Mapping[str, Any]
-    biases: tuple[State, ...] | None = None
+    biases: tuple[Past, ...] | None = None
     prompts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        instance("Model", "config", self.config, Config)
+        instance("Model", "config", self.config, Rwkv if isinstance(self.config, Rwkv) else Config)
         instance("Model", "weights", self.weights, Mapping)
         vars(self)["weights"] = dict(self.weights)  # whatever becomes of the caller's
         for name in self.weights:
@@ -54,7 +62,7 @@ class Model:
             finite("Model", name, xp, self.weights[name], axes=("row", "column")[2 - len(wanted) :])
         self._check_biases()
 
-    def carrying(self, biases: Sequence[State], prompts: tuple[int, ...] | None = None) -> Model:
+    def carrying(self, biases: Sequence[Past], prompts: tuple[int, ...] | None = None) -> Model:
         """The same model with other biases; its weights, once found to be in order, are not looked at again."""
         model = copy.copy(self)
         vars(model).update(biases=tuple(biases), prompts=self.prompts if prompts is None else prompts)
@@ -68,14 +76,23 @@ class Model:
         if biases is None:
             return
         for i, b in enumerate(biases):
-            instance("Model", f"biases[{i}]", b, State)
+            instance("Model", f"biases[{i}]", b, c.past)
         if len(biases) != c.layers or len({b.position for b in biases}) > 1:
             raise ValueError(f"Model: `biases` must be {c.layers} states read from one position, got {[b.position for b in biases]}")
         for i, b in enumerate(biases):
+            like = {"W_V": self.weights[f"layers.{i}.W_V"]}
+            if isinstance(b, Carried):
+                rwkv.check_carried("Model", c, f"biases[{i}]", b, **like)
+                continue
+            if isinstance(b, KVCache):
+                namespace("Model", **like, **{f"biases[{i}].k": b.k, f"biases[{i}].v": b.v})
+                shape("Model", f"biases[{i}].k", b.k, c.kv_heads, "tokens", c.d)
+                shape("Model", f"biases[{i}].v", b.v, c.kv_heads, b.k.shape[-2], c.m, like="to match its k")
+                continue
             shape("Model", f"biases[{i}].S", b.S, c.kv_heads, "features", c.m)
             if c.normalise and b.z is None:
                 raise ValueError(f"Model: `biases[{i}]` has b_KV but no b_D; a normalised layer needs both")
-            check_state("Model", f"biases[{i}]", b, b.S.shape[-2], c.m, W_V=self.weights[f"layers.{i}.W_V"])
+            check_state("Model", f"biases[{i}]", b, b.S.shape[-2], c.m, **like)
 
     def __repr__(self) -> str:
         return f"Model({self.config}, {len(self.weights)} weights in {system_of(self.like).name}, prompts={self.prompts})"
@@ -85,7 +102,7 @@ class Model:
         return transformer(self, text, **options)[0]
 
     @property
-    def states(self) -> tuple[State | None, ...]:
+    def states(self) -> tuple[Past | None, ...]:
         """Where the attention of each layer starts; None: from no text."""
         return (None,) * self.config.layers if self.biases is None else self.biases
 
@@ -117,19 +134,16 @@ class Model:
         return {name.removeprefix(start): self.weights[name] for name in self.config.shapes if name.startswith(start)}
 
 
-Form = Callable[..., Any]
-
-
 def transformer(
-    model: Model, text: Any, *, form: Form = linear_attention_chunked, mask: str | int = "causal",
+    model: Model, text: Any, *, form: Form | None = None, mask: str | int = "causal",
     between: Callable[[int, Any], Any] = lambda i, x: x,
-) -> tuple[Any, tuple[State, ...]]:  # fmt: skip
+) -> tuple[Any, tuple[Past, ...]]:  # fmt: skip
     """The output for a text, and the state of each layer after it.
 
         x = embed(text);    x, state_i = layer_i(x) for each layer, starting from its bias;    unembed(x)
 
     text : token ids (..., n), or vectors (..., n, width)    ->  logits (..., n, vocabulary), or vectors
-    form : the form of attention: the definition, or one that equals it      mask : as in linear_attention
+    form : the form of attention: the definition, or one that equals it; by default the fastest      mask : as in linear_attention
     between : (i, x) -> x, called on what layer i puts out: to watch it, or to put other activations in its place
     """
     x, states = through_layers(model, text, form=form, mask=mask, between=between)
@@ -137,11 +151,19 @@ def transformer(
 
 
 def through_layers(
-    model: Model, text: Any, *, form: Form, mask: str | int, between: Callable[[int, Any], Any] = lambda i, x: x
-) -> tuple[Any, tuple[State, ...]]:
+    model: Model, text: Any, *, form: Form | None, mask: str | int, between: Callable[[int, Any], Any] = lambda i, x: x
+) -> tuple[Any, tuple[Past, ...]]:
     """What the last layer puts out, and the state of each layer after the text."""
     instance("transformer", "model", model, Model)
     x, states = embed(model, text), []
+    if model.config.recurrent:
+        if mask != "causal":
+            raise NotDefined(f"transformer: a recurrence reads its text from left to right; `mask` must be 'causal', got {mask!r}")
+        return rwkv.through_layers(model, x, model.biases, form=form or "recurrent", between=between)
+    form = form or (softmax_attention_shifted if model.config.softmax else linear_attention_chunked)
+    kernel = "softmax" if model.config.softmax else "linear"
+    if getattr(form, "kernel", kernel) != kernel:
+        raise NotDefined(f"transformer: `form` must be of {kernel} attention, as the model is, got {form.__name__}")
     for i, state in enumerate(model.states):
         x, state = layer(model, i, x, state, form=form, mask=mask)
         x = between(i, x)
@@ -153,6 +175,8 @@ def embed(model: Model, text: Any) -> Any:
     """Token ids as rows of the embedding, or vectors as they are; plus the rows of the position table, if there is one."""
     c, w, p = model.config, model.weights, model.position
     x = vectors(model, text)
+    if c.recurrent:
+        return rwkv.embed(model, x)
     if c.table:
         n = x.shape[-2]
         if p < 0 or p + n > c.table:
@@ -180,6 +204,8 @@ def vectors(model: Model, text: Any, who: str = "transformer", name: str = "text
 def unembed(model: Model, x: Any) -> Any:
     """Logits norm(x) Eᵀ; without a vocabulary, norm(x)."""
     c, w = model.config, model.weights
+    if c.recurrent:
+        return rwkv.unembed(model, x)
     if c.order != "post":
         x = norm(x, w.get("gain", 1), w.get("offset", 0), kind=c.norm, epsilon=c.epsilon)
     if not c.vocabulary:
@@ -188,7 +214,7 @@ def unembed(model: Model, x: Any) -> Any:
     return whole("transformer", "the output", x @ head)
 
 
-def layer(model: Model, i: int, x: Any, state: State | None, *, form: Form, mask: str | int) -> tuple[Any, State]:
+def layer(model: Model, i: int, x: Any, state: Any, *, form: Form, mask: str | int) -> tuple[Any, Any]:
     """Layer i on x (..., n, width), its attention starting from a state.
 
     pre        x ← x + attend(norm_1 x)        x ← x + mlp(norm_2 x)
@@ -220,7 +246,7 @@ def layer(model: Model, i: int, x: Any, state: State | None, *, form: Form, mask
         raise type(error)(f"layer {i}: {error}") from error
 
 
-def attend(model: Model, i: int, x: Any, state: State | None, *, form: Form, mask: str | int) -> tuple[Any, State]:
+def attend(model: Model, i: int, x: Any, state: Any, *, form: Form, mask: str | int) -> tuple[Any, Any]:
     """Attention of all heads, [o_1 … o_H] W_O, and the state after it.
 
     Query heads that share keys and values stand on an axis of their own: q (..., groups, heads/groups, n, d), k (..., groups, 1, n, d).
@@ -230,13 +256,15 @@ def attend(model: Model, i: int, x: Any, state: State | None, *, form: Form, mas
     k, v = (y[..., None, :, :] for y in keys_values(model, i, x))
     for name, y in (("q", q), ("k", k), ("v", v)):
         whole("transformer", name, y)
-    if state is not None:
-        state = replace(state, S=state.S[..., None, :, :], z=None if state.z is None else state.z[..., None, :])
-    o, after = form(q, k, v, phi=c.phi, normalise=c.normalise, rope=model.rope, state=state, mask=mask)
+    shared = None if state is None else state.each(lambda y, axes: y[(..., None, *[slice(None)] * axes)])
+    if c.softmax:
+        o, after = form(q, k, v, rope=model.rope, cache=shared, mask=mask)
+    else:
+        o, after = form(q, k, v, phi=c.phi, normalise=c.normalise, rope=model.rope, state=shared, mask=mask)
     xp = array_namespace(o)
     o = xp.moveaxis(o, -2, -4)  # (..., n, groups, heads/groups, m)
     o = xp.reshape(o, (*o.shape[:-3], c.heads * c.m)) @ w["W_O"] + w.get("b_O", 0)
-    return o, replace(after, S=after.S[..., 0, :, :], z=None if after.z is None else after.z[..., 0, :])
+    return o, after.each(lambda y, axes: y[(..., 0, *[slice(None)] * axes)])
 
 
 def keys_values(model: Model, i: int, x: Any) -> tuple[Any, Any]:

@@ -75,7 +75,7 @@ def test_table_and_registry_agree() -> None:
 def test_every_theorem_of_the_registry_is_proved_or_says_why_not() -> None:
     assert set(formal.PROVED) | set(formal.NOT_PROVED) == set(THEOREMS) and set(formal.IN_PART) <= set(formal.PROVED)
     assert not set(formal.PROVED) & set(formal.NOT_PROVED) and all(formal.NOT_PROVED.values())
-    assert all(THEOREMS[name].ways in (("probe",), ("oracle",)) for name in formal.NOT_PROVED)
+    assert all(THEOREMS[name].ways in (("probe",), ("oracle",)) or THEOREMS[name].needs[0] == "real" for name in formal.NOT_PROVED)
 
 
 def test_functions_and_tests_of_the_table_exist() -> None:

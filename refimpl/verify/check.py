@@ -8,6 +8,7 @@
 | bound | mpmath, float64, float32 | no further apart than rounding allows, at these instances |
 | probe | floats of any width | equal where no operation rounds |
 | oracle | floats of any width | rounds no worse than twice the other side |
+| sampled | float64 | the mean of independent draws is within 6 standard errors of the formula |
 | structure | dependencies | all values at these shapes |
 | witness | ℚ, GF(p), any that is `exact` | what is said to differ does differ |
 """
@@ -44,6 +45,7 @@ ELSEWHERE: dict[tuple[str, ...], str] = {
     ("structure",): "{} is read off dependency sets",
     ("oracle",): "{} is about rounding, of which there is none or it is enclosed",
     ("witness",): "a witness is a matter of exact numbers",
+    ("sampled",): "{} is about means over draws, taken in float64",
 }
 OWN = {
     "probe": "at this precision exact_probes decide",
@@ -74,7 +76,8 @@ def ways(system: System) -> tuple[str, ...]:
         raise NotDefined(f"verify: {system.name} has shapes but no values; there is nothing to compare")
     if system.kind not in FORMATS:
         raise NotDefined(f"verify: no error bound is known for {system.name}; it must be float64, float32, float16 or bfloat16")
-    return ("bound", "probe", "oracle") if unit_roundoff(system.kind) <= Fraction(1, 2**24) else ("probe", "oracle")
+    more = ("sampled",) if system.kind == "float64" else ()
+    return ("bound", "probe", "oracle", *more) if unit_roundoff(system.kind) <= Fraction(1, 2**24) else ("probe", "oracle")
 
 
 def lack(theorem: Theorem, case: Any, system: System) -> str:

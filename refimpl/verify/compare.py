@@ -17,10 +17,11 @@ from ..systems.balls import Balls
 from ..systems.floats import dtype_name
 from ..systems.multiprecision import Multiprecision
 from .bounds import judge, judged
-from .theorem import Different, Numbers, record
+from .theorem import Different, Numbers, Sampled, record
 
 ORACLE = 40  # digits
 MANY = 20  # instances over which luck evens out
+FAR = 6  # standard errors: for a normal mean, luck goes so far once in 5·10⁸
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Tally:
     compared: int = 0  # instances of which something is known
     chance: Fraction | None = None  # with which a false identity would have passed
     degree: int | None = None
+    draws: int = 0  # of which means were taken
     left: float = 0.0  # squared errors of both sides against an oracle
     right: float = 0.0
     notes: str = ""
@@ -64,6 +66,9 @@ def verdict(how: str, tally: Tally) -> tuple[str, str]:
     unsaid = f"; {tally.vacuous} of {tally.rows} rows vacuous" if tally.vacuous else ""
     if how == "oracle":
         return tally.against_oracle()
+    if how == "sampled":
+        within = f"within {tally.ratio:.1f} standard errors, of {tally.error:.1%} at most"
+        return "MEASURED", f"means of {tally.draws} draws each {within}; {FAR} would be FAIL"
     if how == "enclosure":
         return "ENCLOSED", f"|difference| ≤ 2ρ = {tally.bound:.1e}{unsaid}"
     if how == "bound" and tally.ratio:
@@ -106,7 +111,9 @@ def compare(how: str, sides: Callable[[Any, Numbers], Iterator[Any]], case: Any,
         name, left, right = pair
         where = f"{name} at {case}"
         record(tally.outputs, left, right)
-        if isinstance(left, int):
+        if isinstance(pair, Sampled):
+            sampled(*pair, where, tally)
+        elif isinstance(left, int):
             tally.failure = tally.failure or ("" if left == right else f"{name} is {left} instead of {right}")
         elif tuple(left.shape) != tuple(right.shape):
             tally.failure = tally.failure or f"{name} has shape {tuple(left.shape)} instead of {tuple(right.shape)}"
@@ -124,6 +131,18 @@ def compare(how: str, sides: Callable[[Any, Numbers], Iterator[Any]], case: Any,
             unequal = fractions(left, name) != fractions(right, name) if how == "probe" else system.unequal(left, right)
             differ(name, left, right, np.asarray(unequal, dtype=bool), tally)
     tally.compared += rows == tally.rows or tally.rows - rows > tally.vacuous - vacuous  # a case whose every bound is vacuous was not run
+
+
+def sampled(name: str, draws: Any, mean: Any, where: str, tally: Tally) -> None:
+    """Is the mean of independent draws as far from the formula as luck may take it? By the central limit theorem."""
+    x, m = host(draws), float(host(mean))
+    error = float(np.std(x, ddof=1)) / math.sqrt(len(x))
+    off = abs(float(np.mean(x)) - m) / error
+    tally.draws, tally.error = len(x), max(tally.error, error / abs(m))
+    if off > tally.ratio:
+        tally.ratio, tally.worst = off, where
+    if off > FAR:
+        tally.failure = tally.failure or f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {off:.1f} standard errors from {m:.4g}"
 
 
 def squares(x: Any, truth: np.ndarray) -> float:

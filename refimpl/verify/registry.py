@@ -8,13 +8,17 @@ from ..errors import choose
 from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
 from .check import Draws, check, way, ways
 from .descent import DESCENT_WITNESSES, DESCENTS
+from .features import FEATURES
+from .iclaa import APPROXIMATIONS
 from .iclca import CONVERSIONS
 from .identities import IDENTITIES
 from .large import GPT2_SMALL
+from .recurrences import RECURRENCES
 from .theorem import Result, Theorem
 from .witnesses import WITNESSES
 
-THEOREMS: dict[str, Theorem] = {t.name: t for t in (*IDENTITIES, *CONVERSIONS, GPT2_SMALL, *WITNESSES, *DESCENTS, *DESCENT_WITNESSES)}
+ALL = (*IDENTITIES, *CONVERSIONS, GPT2_SMALL, *WITNESSES, *FEATURES, *APPROXIMATIONS, *RECURRENCES, *DESCENTS, *DESCENT_WITNESSES)
+THEOREMS: dict[str, Theorem] = {t.name: t for t in ALL}
 
 
 def default_systems(seed: int) -> list[System]:

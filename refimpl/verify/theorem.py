@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config, Rotary
-from ..errors import NotDefined
+from ..errors import NotDefined, choose
 from ..feature_maps import feature_map
+from ..random_features import KINDS as RANDOM_FEATURES
+from ..recurrent.rwkv import VERSIONS as RWKV
 from ..rope import Rope, angle_table, circle_point, power_table
 from ..systems import Array, Degrees, Dependencies, Float
 from ..systems.array import host
@@ -32,6 +34,14 @@ class Different(NamedTuple):
     name: str
     left: Any
     right: Any
+
+
+class Sampled(NamedTuple):
+    """Independent draws (N,) of which a theorem gives the mean."""
+
+    name: str
+    draws: Any
+    mean: Any
 
 
 class Shape:
@@ -124,7 +134,7 @@ class ModelCase(Shape):
     def valid(self) -> bool:
         turned, placement = (self.rope[2], self.rope[1]) if self.rope else (0, "")
         counts = min(self.width, self.heads, self.d, self.m, self.chunk, self.groups or 1) > 0 and self.heads % (self.groups or 1) == 0
-        relative = not self.table and (placement != "before" or self.phi == "identity")
+        relative = not self.table and (placement != "before" or self.phi in ("identity", "softmax"))
         return counts and turned <= self.d and (relative or not self.restart) and (not self.table or self.table >= self.M + self.n)
 
     def config(self, base: int | None) -> Config:
@@ -134,7 +144,7 @@ class ModelCase(Shape):
 
     def needs(self, phi: bool) -> Iterator[Needs]:
         yield "field", "a model"
-        yield getattr(feature_map(self.phi), "needs", "ring"), self.phi
+        yield ("real", "softmax attention") if self.phi == "softmax" else (getattr(feature_map(self.phi), "needs", "ring"), self.phi)
         yield NORMS[self.norm], f"{self.norm} norm"
         if self.hidden:
             yield ACTIVATIONS[self.activation][1], self.activation
@@ -157,11 +167,61 @@ class Lesson(Shape):
         return iter(())
 
 
+@dataclass(frozen=True)
+class FeatureCase(Shape):
+    """A map to random features with r directions, on a prompt of M tokens and a text of n, of width d."""
+
+    phi: str
+    M: int
+    n: int
+    d: int
+    r: int = 1
+    rope: tuple[str, int] | None = None  # layout, features turned
+
+    def valid(self) -> bool:
+        return min(self.M, self.n) >= 0 and min(self.d, self.r) > 0 and (not self.rope or self.rope[1] <= self.d)
+
+    def needs(self, phi: bool) -> Iterator[Needs]:
+        choose("FeatureCase", "phi", self.phi, RANDOM_FEATURES)
+        yield "real", f"a map to {self.phi} features"
+
+
+@dataclass(frozen=True)
+class RecurrentCase(Shape):
+    """A recurrence with keys of width d and values of width m, or a model of RWKV, on a prompt of M tokens and a text of n.
+
+    A model, if a version is given, has heads of width d, and m is the width of its channel mixing and of what is of low rank.
+    """
+
+    M: int
+    n: int
+    d: int
+    m: int
+    heads: tuple[int, ...] = ()
+    start: bool = False  # from a state that is not zero
+    bonus: bool = False  # read before the write
+    turned: bool = False  # transitions with a part of rank one
+    version: str = ""
+    layers: int = 1
+    vocabulary: int = 0
+
+    def valid(self) -> bool:
+        model = self.m > 0 and len(self.heads) == (self.version != "4")
+        counts = min(self.M, self.n, self.m, self.vocabulary) >= 0 and min(self.d, self.layers, *self.heads) > 0
+        return counts and (not self.version or model)
+
+    def needs(self, phi: bool) -> Iterator[Needs]:
+        if self.version:
+            choose("RecurrentCase", "version", self.version, RWKV)
+            yield "real", f"RWKV {self.version}"
+
+
 LARGEST = 2**16  # of the numbers of a case in a file
-KINDS: dict[str, type[Case | ModelCase | Lesson]] = {"Case": Case, "ModelCase": ModelCase, "Lesson": Lesson}
+AnyCase = Case | ModelCase | Lesson | FeatureCase | RecurrentCase
+KINDS: dict[str, type[AnyCase]] = {kind.__name__: kind for kind in (Case, ModelCase, Lesson, FeatureCase, RecurrentCase)}
 
 
-def case_from_json(data: Any) -> Case | ModelCase | Lesson:
+def case_from_json(data: Any) -> AnyCase:
     """A case from a file, which may hold anything."""
 
     def tuples(x: Any) -> Any:
