@@ -9,9 +9,9 @@ One notation, in code, tests and proofs:
 """
 
 from .attention import softmax_attention, softmax_attention_shifted
-from .best import Best
 from .checkpoint import digest, load, save
 from .compression import Compression
+from .compression.best import Best
 from .config import Config, Rotary
 from .conversion import convert, unconvert
 from .errors import NotDefined, NotFinite, ZeroDenominator

@@ -2,7 +2,7 @@
 
     layers.0.b_KV (..., groups, features, values)      layers.0.b_D (..., groups, features)      and every weight by its name
 
-Other pasts than a State have other names, see pasts.py; the tokens of a cache stand behind "cache.", as cache.b_K. The metadata say
+Other pasts than a State have other names, see pasts.py. The metadata say
 what the numbers mean: the configuration, the number system, the position at which the input is read, the lengths of the prompts, the
 maps of memories, and two digests: of the model without biases, and of the biases. Biases alone can be saved too, and go back only onto
 the model they came from.
@@ -26,7 +26,7 @@ from .config import Config, Rotary
 from .errors import NotDefined, brief
 from .files import STORED, Contents, read_safetensors, write_safetensors
 from .recurrent.rwkv import Rwkv
-from .shapes import finite, instance, integer, namespace, shape
+from .shapes import instance, integer
 from .systems import GF, Array, Float, System, system_of
 from .systems.array import host
 from .systems.finite_field import FiniteField
@@ -37,7 +37,6 @@ CONVENTIONS = "tokens are rows; positions from 0; b_KV = sum of phi(k) v^T and b
 CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 FARTHEST = 2**53  # a position that every number system turns by
 LONGEST = 10**6  # characters of one word of metadata
-CACHE = ("b_K", "b_V")  # of a cache; a model whose projections add vectors has weights of these names
 
 
 def save(path: str | os.PathLike[str], model: Model, *, biases_only: bool = False) -> None:
@@ -89,7 +88,7 @@ def memory(model: Model) -> dict[str, int]:
     found = {"biases": size * sum(math.prod(x.shape) for x in arrays.values()) + seeds}
     if not isinstance(c, Config):
         return found
-    lead = next((x.shape[:-3] for name, x in arrays.items() if name.endswith(("b_KV", "b_K"))), ())
+    lead = next((x.shape[:-3] for name, x in arrays.items() if name.endswith(("b_KV", "cache.k"))), ())
     return found | {"kv_cache": size * math.prod(lead) * c.layers * c.kv_heads * sum(model.prompts) * (c.d + c.m)}
 
 
@@ -161,31 +160,10 @@ def with_biases(contents: Contents, model: Model) -> Model:
     biases = []
     for i, (own, said) in enumerate(zip(of_layer, maps, strict=True)):
         try:
-            if config.softmax:
-                check_cache(config, own)
             biases.append(pasts.past_from(config.past, own, said, position, rope=model.rope, width=config.d))
         except ValueError as error:
             raise ValueError(f"layer {i}: {error}") from error
     return replace(model, biases=tuple(biases), prompts=prompts)
-
-
-def check_cache(c: Config, arrays: Mapping[str, Any]) -> None:
-    """Refuse what no cache of this configuration, or memory in it, holds."""
-
-    def length(name: str, otherwise: Any) -> Any:
-        """Of the last axis but one."""
-        return arrays[name].shape[-2] if name in arrays and arrays[name].ndim > 1 else otherwise
-
-    G, wanted = c.kv_heads, ("b_K", "b_V", "b_mix", "b_KV", "b_D", "b_scale", "b_points", "b_omega")
-    for name, x in sorted(arrays.items(), key=lambda item: wanted.index(item[0].partition(".")[0])):
-        kind, dot, j = name.partition(".")
-        r, rank = length(f"b_KV{dot}{j}", "features"), length(f"b_mix{dot}{j}", c.m)
-        tail: tuple[int | str, ...] = {
-            "b_K": (G, "tokens", c.d), "b_V": (G, "tokens", c.m), "b_mix": (G, "rank", c.m + 1), "b_KV": (G, "features", rank),
-            "b_D": (G, r), "b_scale": (G, 1 if tuple(x.shape[-1:]) == (1,) else r), "b_points": (G, r, c.d), "b_omega": ("directions", c.d),
-        }[kind]  # fmt: skip
-        shape("cache", name, x, *tail)
-        finite("cache", name, namespace("cache", **{name: x}), x, axes=("row", "column"))
 
 
 def parsed(name: str, text: str) -> Any:
@@ -199,15 +177,12 @@ def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
     """The layer to which a bias belongs, and its name there; no layer if it is not one."""
     _, number, short = (*name.split(".", 2), "", "")[:3]
     ours = name.startswith("layers.") and number.isdecimal() and number == str(int(number[:10])) and int(number) < config.layers
-    bare = short.removeprefix("cache.")
-    ours = ours and (bare in CACHE) == (bare != short) and pasts.belongs(config.past, bare)
-    return (int(number) if ours else None), bare
+    return (int(number) if ours and pasts.belongs(config.past, short) else None), short
 
 
 def named(biases: tuple[pasts.Past, ...] | None) -> dict[str, Any]:
     """Biases by the names they have in a file."""
-    found = {(i, name): x for i, b in enumerate(biases or ()) for name, x in pasts.named(b).items()}
-    return {f"layers.{i}.{'cache.' * (name in CACHE)}{name}": x for (i, name), x in found.items()}
+    return {f"layers.{i}.{name}": x for i, b in enumerate(biases or ()) for name, x in pasts.named(b).items()}
 
 
 def stored(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -100,7 +100,8 @@ def parser() -> argparse.ArgumentParser:
 
     generate = commands.add_parser(
         "generate", help="text from a model: GPT-2, Llama, RWKV or one of ours",
-        epilog="Only the text that follows goes to stdout, as it comes. A model without a tokenizer reads and writes token ids.",
+        epilog="Only the text that follows goes to stdout, as it comes. A model without a tokenizer reads and writes token ids. "
+        "Exit status: 0 all is written, 2 not.",
     )  # fmt: skip
     add_model(generate)
     generate.add_argument(

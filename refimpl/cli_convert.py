@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .best import Best
 from .checkpoint import digest, load, memory, save
 from .cli import json_target, write_json
 from .cli_prompt import read_prompt, sources, tokenizer_for
 from .compression import Compression
+from .compression.best import Best
 from .conversion import convert
 from .fidelity import Fidelity, fidelity
 from .files import target_file

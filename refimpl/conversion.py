@@ -50,10 +50,11 @@ def convert(
 
     prompt : token ids (..., M) or vectors (..., M, width), leading axes a batch of prompts; or an iterator over consecutive pieces
     mask : "causal", or "full": prompt tokens see each other, as under a prefix mask
-    restart : read the input where the prompt began; False: where it ended, as absolute positions need, and RoPE before the kernel
+    restart : read the input where the prompt began; False: where it ended, as absolute positions need, and RoPE before the kernel.
+              With `by`, absolute positions may start again too: that is one more approximation
     strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
     chunk : push it through in pieces of so many tokens, in memory that does not grow with M
-    by : for softmax, how the prompt becomes a memory, as Compression("cholesky", 32); None: its KV cache, exact
+    by : for softmax, how the prompt becomes a memory, as Compression("tilted", 32); None: its KV cache, exact
     form, between : as in `transformer`
     Equals   the prompted model (theorem iclca)
     Cost     one forward pass over the prompt
@@ -87,6 +88,8 @@ def convert(
     if not plain and not softmax:
         biases = tuple(blend(old, new, strength) for old, new in zip(model.states, biases, strict=True))
     after = after.carrying(biases, (*model.prompts, M))
+    if restart and M and model.config.table and by is None:
+        raise NotDefined("convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on")
     after = turned(after, -M) if restart else after
     return remembering(after, M, by, asked, strength) if by and M else after
 
@@ -104,16 +107,16 @@ def recording(form: Form, asked: list[Any]) -> Form:
 def remembering(model: Model, M: int, by: Maker, asked: list[Any], strength: Any) -> Model:
     """The last M tokens of each cache as a memory, beside older tokens and memories: joined with one that is read through the same map.
 
-    What queries to expect of the input, the prompt's own suggest: those of its last piece, as if they were asked where the input begins.
+    What queries to expect of the input, the prompt's own suggest, as if they were asked where the input begins.
     """
     c, xp, biases = model.config, array_namespace(model.like), []
-    root = xp.sqrt(xp.sqrt(xp.ones_like(asked[0][..., :1, :1]) / c.d))  # √c = d^-¼
-    for i, (cache, q) in enumerate(zip(model.biases or (), asked[-c.layers :], strict=True)):
+    root = xp.sqrt(xp.sqrt(xp.ones_like(model.weights["layers.0.W_Q"][:1, :1]) / c.d))  # √c = d^-¼
+    for i, cache in enumerate(model.biases or ()):
         old = slice(0, cache.k.shape[-2] - M), slice(cache.k.shape[-2] - M, None)
-        x = model.rope(q, range(model.position, model.position + q.shape[-2])) if model.rope else q
-        y, v = cache.k[..., old[1], :], cache.v[..., old[1], :]
-        y = y * root[..., 0, :, :]
-        memory = by(y, v, x * root, i)
+        q = xp.concat(asked[i :: c.layers], axis=-2)
+        x = model.rope(q, range(model.position, model.position + M)) if model.rope else q
+        y, v = root * cache.k[..., old[1], :], cache.v[..., old[1], :]
+        memory = by(y, v, root * x, i)
         *others, last = cache.memories or (None,)
         joins = last if last and last.mix is None and memory.mix is None and same_draw(last.phi, memory.phi) else None
         memory = write(joins.phi, y, v) if joins else memory  # its directions have turned since
@@ -188,7 +191,5 @@ def blend(old: State | None, new: State, strength: Any) -> State:
 
 def turned(model: Model, by: int) -> Model:
     """The same past, seen from `by` positions further on. It must look the same from there: positions must be relative."""
-    if by and model.config.table and not model.config.softmax:
-        raise NotDefined("convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on")
     rope, phi = model.rope, model.config.phi
     return model.carrying([shift(b, by, rope=rope, phi=phi) if isinstance(b, State) else b.shifted(by, rope) for b in model.biases or ()])

@@ -188,7 +188,7 @@ def check_cache(who: str, cache: KVCache, q: Any, v: Any) -> None:
     for name, x in (("cache.k", cache.k), ("cache.v", cache.v)):
         finite(who, name, xp, x)
     for memory in cache.memories:
-        check_memory(who, memory, q, v)
+        check_memory(who, memory, q.shape[-1], v.shape[-1], q=q, v=v)
 
 
 def append(lead: tuple[int, ...], *pieces: Any, axis: int) -> Any:

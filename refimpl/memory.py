@@ -14,13 +14,13 @@ Source   Chen et al. 2024 (ICLAA), as read in notes on it; the carried scale, fe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from .errors import NotDefined
 from .rope import Rope
-from .shapes import divide, lead, namespace, shape
+from .shapes import divide, finite, lead, namespace, shape
 from .systems.array import array_namespace
 from .systems.fast import itemsize
 
@@ -192,15 +192,21 @@ def remembered(memories: Sequence[Memory], x: Any) -> tuple[Any, Any, Any] | Non
     return num, den, top
 
 
-def check_memory(who: str, memory: Memory, q: Any, v: Any) -> None:
-    """Refuse a memory that does not go with these queries and values."""
-    arrays = {f"memory.{f.name}": getattr(memory, f.name) for f in fields(memory) if f.name in AXES}
-    namespace(who, q=q, v=v, **{name: x for name, x in arrays.items() if x is not None})
-    if memory.mix is None:
-        shape(who, "memory.S", memory.S, "features", v.shape[-1], like="to match `v`")
-    else:
-        shape(who, "memory.mix", memory.mix, memory.S.shape[-1], v.shape[-1] + 1, like="to match `memory.S` and `v`")
-    for name in ("z", "scale"):
-        if (x := getattr(memory, name)) is not None:
-            r = x.shape[-1] if name == "scale" and x.shape[-1] == 1 else memory.S.shape[-2]
-            shape(who, f"memory.{name}", x, r, like="to match `memory.S`")
+def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like: Any) -> None:
+    """Refuse a memory that does not go with queries of width d, values of width m, and arrays like these."""
+    phi, S, mix = memory.phi, memory.S, memory.mix
+    arrays = {"S": S, "z": memory.z, "scale": memory.scale, "mix": mix, "phi.points": getattr(phi, "points", None)}
+    arrays |= {"phi.omega": getattr(phi, "omega", None)}
+    given = {f"memory.{name}": x for name, x in arrays.items() if x is not None}
+    xp = namespace(who, **like, **given)
+    shape(who, "memory.S", S, *groups, "features", m if mix is None else "rank")
+    r = S.shape[-2]
+    wanted: dict[str, tuple[int | str, ...]] = {
+        "z": (*groups, r), "scale": (*groups, 1 if tuple(memory.scale.shape[-1:]) == (1,) else r) if memory.scale is not None else (),
+        "mix": (*groups, S.shape[-1], m + 1), "phi.points": (*groups, r, d), "phi.omega": ("directions", d),
+    }  # fmt: skip
+    for name, x in arrays.items():
+        if x is not None and name != "S":
+            shape(who, f"memory.{name}", x, *wanted[name], like="to match `memory.S`")
+        if x is not None:
+            finite(who, f"memory.{name}", xp, x, axes=("row", "column")[-min(x.ndim, 2) :])

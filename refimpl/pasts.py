@@ -1,7 +1,7 @@
 """What earlier text is to a layer, as named arrays and words that go into a file; and back.
 
     State      b_KV (..., groups, r, m)   b_D (..., groups, r)
-    KVCache    b_K (..., groups, M, d)    b_V (..., groups, M, m): its tokens
+    KVCache    cache.k (..., groups, M, d)    cache.v (..., groups, M, m): its tokens
                b_KV, b_D, b_scale, b_mix, b_points or b_omega: its memory (of a second one b_KV.1 …); and words that say what φ is
     Carried    state.NAME: whatever its family has
 
@@ -22,9 +22,9 @@ from .errors import brief, choose
 from .memory import Memory, Points
 from .random_features import KINDS, RandomFeatures, random_features
 from .recurrent.recurrence import Carried
-from .shapes import integer
+from .shapes import integer, shape
 from .state import KVCache, State
-from .systems import Array, System, floats, system_of
+from .systems import Array, floats, system_of
 from .systems.array import array_namespace, device
 
 MEMORY = {"S": "b_KV", "z": "b_D", "scale": "b_scale", "mix": "b_mix"}
@@ -39,7 +39,7 @@ def named(past: Past) -> dict[str, Any]:
     if isinstance(past, State):
         found = {"b_KV": past.S, "b_D": past.z}
     else:
-        found = {"b_K": past.k, "b_V": past.v}
+        found = {"cache.k": past.k, "cache.v": past.v}
         for j, memory in enumerate(past.memories):
             own = {name: getattr(memory, field) for field, name in MEMORY.items()}
             own |= {name: getattr(memory.phi, field, None) for field, name in MAP.items() if not drawn(memory.phi)}
@@ -62,18 +62,12 @@ def described(phi: Any) -> dict[str, Any]:
     said: dict[str, Any] = {"map": phi.kind, "A": str(Fraction(phi.A))}
     if not drawn(phi):
         return said
-    again = directions(phi.kind, phi.features(phi.omega.shape[-1]), phi.omega.shape[-1], phi.seed, system_of(phi.omega))
-    return said | {"seed": phi.seed, "turn": phi.turn, "omega": hashlib.sha256(floats(again).astype("<f8").tobytes()).hexdigest()}
-
-
-def directions(kind: str, r: int, d: int, seed: int, system: System) -> Any:
-    """What `random_features` draws, before it turns."""
-    return random_features("positive" if kind == "favor++" else kind, r, d, seed=seed, system=system).omega
+    return said | {"seed": phi.seed, "turn": phi.turn, "omega": hashlib.sha256(floats(phi.drawn).astype("<f8").tobytes()).hexdigest()}
 
 
 def belongs(kind: type, name: str) -> bool:
     """Could an array of this name be part of such a past?"""
-    pattern = {State: r"b_(KV|D)", KVCache: r"b_(K|V)|b_(KV|D|scale|mix|points|omega)(\.[1-9]\d{0,3})?", Carried: r"state\.\w+"}[kind]
+    pattern = {State: r"b_(KV|D)", KVCache: r"cache\.(k|v)|b_(KV|D|scale|mix|points|omega)(\.[1-9]\d{0,3})?", Carried: r"state\.\w+"}[kind]
     return re.fullmatch(pattern, name) is not None
 
 
@@ -81,25 +75,27 @@ def past_from(kind: type, arrays: Mapping[str, Any], said: Any, position: int, *
     """The past that has these arrays and words, of which nothing is believed."""
     if kind is Carried:
         return Carried({name.removeprefix("state."): x for name, x in arrays.items()}, position)
-    for name in ("b_KV",) if kind is State else ("b_K", "b_V"):
+    for name in ("b_KV",) if kind is State else ("cache.k", "cache.v"):
         if name not in arrays:
             raise ValueError(f"`{name}` must be there in each layer, since other biases are")
     if kind is State:
         return State(arrays["b_KV"], arrays.get("b_D"), position)
     if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
         raise ValueError(f"`maps` must be a list of objects for each layer, got {brief(said)}")
-    k, left, memories = arrays["b_K"], dict(arrays), []
+    k, left, memories = arrays["cache.k"], dict(arrays), []
+    shape("metadata", "cache.k", k, "tokens", "width")
     for j, one in enumerate(said):
         own = {field: left.pop(f"{name}.{j}" if j else name, None) for field, name in (MEMORY | MAP).items()}
         if own["S"] is None:
             raise ValueError(f"`b_KV{f'.{j}' if j else ''}` must be there for each map, got none for {brief(one)}")
+        shape("metadata", "b_KV", own["S"], "features", "values")
         phi = map_from(one, own.pop("points"), own.pop("omega"), own["S"], rope, width)
         memories.append(Memory(phi, **own, about=str(one.get("about", ""))[:200]))
-    if left.keys() - {"b_K", "b_V"}:
-        raise ValueError(f"`{min(left.keys() - {'b_K', 'b_V'})}` must have a map among the metadata, got none")
+    if left.keys() - {"cache.k", "cache.v"}:
+        raise ValueError(f"`{min(left.keys() - {'cache.k', 'cache.v'})}` must have a map among the metadata, got none")
     xp = array_namespace(k)
     n = np.arange(k.shape[-2]) if isinstance(k, Array) else xp.arange(k.shape[-2], device=device(k))
-    return KVCache(k, arrays["b_V"], n[None, :] >= 0, position, tuple(memories))
+    return KVCache(k, arrays["cache.v"], n[None, :] >= 0, position, tuple(memories))
 
 
 def map_from(said: dict[str, Any], points: Any, omega: Any, S: Any, rope: Any, width: int) -> Any:
@@ -121,7 +117,10 @@ def map_from(said: dict[str, Any], points: Any, omega: Any, S: Any, rope: Any, w
     seed = integer("metadata", "seed", said["seed"], least=0, most=2**64 - 1)
     turn = integer("metadata", "turn", said.get("turn"), least=-(2**53), most=2**53)
     r = S.shape[-2]
-    phi = RandomFeatures(kind, directions(kind, r, width, seed, system_of(S)), A, seed)
+    omega = random_features("positive" if kind == "favor++" else kind, r, width, seed=seed, system=system_of(S)).omega
+    phi = RandomFeatures(kind, omega, A, seed, drawn=omega)
     if described(phi)["omega"] != said.get("omega"):
         raise ValueError(f"`omega` must be the digest of the directions of seed {seed}, got another: drawn by another NumPy, or changed")
-    return phi.rotated(rope, turn) if turn and rope is not None else phi
+    if turn and rope is None:
+        raise ValueError(f"`turn` must be 0 in a model without RoPE, got {turn}")
+    return phi.rotated(rope, turn) if turn else phi

@@ -52,6 +52,7 @@ class RandomFeatures:
     A: Fraction | float = 0
     seed: int | None = None
     turn: int = 0
+    drawn: Any = None  # ω before it turned: to turn it by a and then by b is to turn it by a + b, bit for bit
 
     needs = "real"
 
@@ -125,8 +126,9 @@ class RandomFeatures:
             raise NotDefined(f"{who}: directions turn under RoPE before the kernel; under RoPE after φ the state itself turns, by shift")
         if self.omega is None:
             raise NotDefined(f"{who}: {self.name} have no directions to turn; keep running positions")
-        turned = rotate(self.omega, *rope.table([integer(who, "by", by)]), layout=rope.layout)
-        return replace(self, omega=turned, turn=self.turn + by)
+        integer(who, "by", by)
+        base, angle = (self.omega, by) if self.drawn is None else (self.drawn, self.turn + by)
+        return replace(self, omega=rotate(base, *rope.table([angle]), layout=rope.layout), turn=self.turn + by)
 
 
 def same_draw(a: Any, b: Any) -> bool:
@@ -156,7 +158,8 @@ def random_features(kind: str, r: int | None, d: int, *, seed: int, system: Syst
     r = _count(who, kind, r)
     if r is None:
         return RandomFeatures(kind, None)
-    return RandomFeatures(kind, system.convert(_directions(kind, r // 2 if kind in PAIRS else r, d, rng)), A, seed)
+    omega = system.convert(_directions(kind, r // 2 if kind in PAIRS else r, d, rng))
+    return RandomFeatures(kind, omega, A, seed, drawn=omega)
 
 
 def _directions(kind: str, count: int, d: int, rng: np.random.Generator) -> np.ndarray:

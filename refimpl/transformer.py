@@ -21,6 +21,7 @@ from .attention import softmax_attention_shifted
 from .config import Config
 from .errors import NotDefined, NotFinite, choose
 from .linear_attention import linear_attention_chunked
+from .memory import check_memory
 from .recurrent import rwkv
 from .recurrent.recurrence import Carried
 from .recurrent.rwkv import Rwkv
@@ -88,6 +89,10 @@ class Model:
                 namespace("Model", **like, **{f"biases[{i}].k": b.k, f"biases[{i}].v": b.v})
                 shape("Model", f"biases[{i}].k", b.k, c.kv_heads, "tokens", c.d)
                 shape("Model", f"biases[{i}].v", b.v, c.kv_heads, b.k.shape[-2], c.m, like="to match its k")
+                for name, x in (("k", b.k), ("v", b.v)):
+                    finite("Model", f"biases[{i}].{name}", array_namespace(x), x)
+                for memory in b.memories:
+                    check_memory("Model", memory, c.d, c.m, c.kv_heads, **like)
                 continue
             shape("Model", f"biases[{i}].S", b.S, c.kv_heads, "features", c.m)
             if c.normalise and b.z is None:

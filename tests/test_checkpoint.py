@@ -13,9 +13,28 @@ import pytest
 from assertions import says
 
 import refimpl as ri
-from refimpl import GF, MP, QQ, Config, Float, Model, NotDefined, Rotary, State, convert, digest, load, random_model, save, transformer
+from refimpl import (
+    GF,
+    MP,
+    QQ,
+    Config,
+    Float,
+    Model,
+    NotDefined,
+    Rotary,
+    State,
+    checkpoint,
+    convert,
+    digest,
+    load,
+    random_model,
+    save,
+    transformer,
+)
 from refimpl.checkpoint import FORMAT, fingerprint, memory
+from refimpl.compression import Compression
 from refimpl.files import read_safetensors, write_safetensors
+from refimpl.recurrent import Rwkv
 from refimpl.systems.array import host
 from refimpl.verify.bounds import judge
 from refimpl.verify.conversion_check import check_conversion
@@ -176,8 +195,20 @@ def sealed(path, tensors=None, **words):
     """The same, by someone who can compute a digest of biases too."""
     rewrite(path, tensors, **words)
     found = read_safetensors(path)
-    biases = {name: x for name, x in found.tensors.items() if name.endswith(("b_KV", "b_D"))}
-    rewrite(path, biases=fingerprint({name: found.metadata[name] for name in ("position", "prompts", "digest")}, biases))
+    biases = {name: x for name, x in found.tensors.items() if ".b_KV" in name or ".b_D" in name or name.endswith(OTHERS)}
+    said = {name: found.metadata[name] for name in ("position", "prompts", "digest", "maps") if name in found.metadata}
+    rewrite(path, biases=fingerprint(said, biases))
+
+
+OTHERS = (
+    "cache.k",
+    "cache.v",
+    "b_points",
+    "b_mix",
+    "b_scale",
+    "b_omega",
+    *(f"state.{name}" for name in ("S", "time_shift", "channel_shift")),
+)
 
 
 @pytest.fixture
@@ -215,7 +246,7 @@ def refused(path, message, base=None, error=ValueError, **options):
     ({"config": "[" * 99999 + "]" * 99999}, "`config` must be one that `save` writes: RecursionError"),
     ({"config": "[]"}, "`config` must be one that `save` writes: TypeError"),
     ({"config": "{}"}, "`config` must be one that `save` writes: KeyError"),
-    ({"config": '"layers"'}, "`config` must be one that `save` writes: TypeError"),
+    ({"config": '"layers"'}, "`config` must be one that `save` writes: AttributeError"),
     ({"system": "float8"}, "`system` must be one of float64, float32, float16, bfloat16 or GF(p), got 'float8'"),
     ({"system": "GF(10)"}, "GF: p must be a prime with 2 ≤ p ≤ 2^61-1, got 10"),
     ({"system": "GF(" + "9" * 30 + ")"}, "`system` must be one of"),
@@ -293,7 +324,7 @@ def test_hostile_position_and_prompts(words, message, saved, path):
 @pytest.mark.parametrize(("tensors", "message"), [
     ({"layers.0.b_KV": np.full((1, 2, 3), math.nan)}, "Model: `biases[0].S` must be finite, got nan or inf at feature 0"),
     ({"layers.1.b_D": np.full((1, 2), math.inf)}, "Model: `biases[1].z` must be finite"),
-    ({"layers.1.b_KV": None}, "`layers.1.b_KV` must be there, since other biases are"),
+    ({"layers.1.b_KV": None}, "layer 1: `b_KV` must be there in each layer, since other biases are"),
     ({"layers.1.b_D": None}, "Model: `biases[1]` has b_KV but no b_D; a normalised layer needs both"),
     ({"layers.0.b_KV": np.ones((3, 2, 3))}, "Model: `biases[0].S` must have shape (..., 1, features, 3), got (3, 2, 3)"),
     ({"layers.0.b_KV": np.ones(3)}, "Model: `biases[0].S` must have shape (..., 1, features, 3), got (3,)"),
@@ -338,7 +369,7 @@ def test_nothing_at_all(path):
 def test_prompts_without_biases(path):
     save(path, random_model(Float(), PLAIN, 1))
     sealed(path, prompts="[3]")
-    refused(path, "`layers.0.b_KV` must be there, since other biases are")
+    refused(path, "layer 0: `b_KV` must be there in each layer, since other biases are")
 
 
 def test_biases_of_another_model(saved, path):
@@ -384,6 +415,138 @@ def test_files_of_others(path, tmp_path):
     refused(path, "the header must have at most")
     with says(OSError, "cannot read"):
         load(tmp_path / "none")
+
+
+# Pasts that are no sums: what a recurrence carried, a KV cache, a memory
+
+RWKV = Rwkv("5.2", 2, 4, 2, 5, 7)
+SOFTMAX = Config(**SMALL, groups=2, phi="softmax", biased=True, rope=Rotary(width=2, placement="before"))
+
+
+def other(kind):
+    """A model with a past of another kind than a State, and the model without it."""
+    base = random_model(Float(), RWKV if kind == "state" else SOFTMAX, 1)
+    return base, convert(base, PROMPT, by=Compression("clusters", 3) if kind == "memory" else None)
+
+
+def arrays(model):
+    return checkpoint.named(model.biases)
+
+
+@pytest.mark.parametrize("kind", ["state", "cache", "memory"])
+def test_other_pasts_come_back(kind, path):
+    base, model = other(kind)
+    for biases_only in (True, False):
+        save(path, model, biases_only=biases_only)
+        again = load(path, base if biases_only else None)
+        assert digest(again) == digest(base) and (again.position, again.prompts) == (model.position, model.prompts)
+        old, new = arrays(model), arrays(again)
+        assert old.keys() == new.keys() and all(bits(old[name]) == bits(new[name]) for name in old)
+        assert bits(again(INPUT)) == bits(model(INPUT)) != bits(base(INPUT))
+    # the biases that projections add are weights, and stay what they are beside a cache
+    assert all(np.array_equal(again.weights[name], x) for name, x in base.weights.items())
+
+
+def nan(x):
+    return np.full(x.shape, math.nan)
+
+
+STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_points"
+
+
+@pytest.mark.parametrize(("kind", "name", "change", "message"), [
+    ("state", STATE, None, "Model: `biases[0]` must have the parts time_shift, channel_shift, S, got channel_shift, time_shift"),
+    ("state", "layers.1.state.time_shift", None, "Model: `biases[1]` must have the parts time_shift, channel_shift, S, got S"),
+    ("state", "layers.0.state.channel_shift", nan, "Model: `biases[0].channel_shift` must be finite, got nan or inf at column 0"),
+    ("state", STATE, nan, "Model: `biases[0].S` must be finite, got nan or inf at head 0, key 0, value 0"),
+    ("state", STATE, lambda x: x[:1], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got (1, 2, 2)"),
+    ("state", STATE, lambda x: x[0, 0, 0], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got ()"),
+    ("state", STATE, lambda x: x.astype(np.float32), f"`{STATE}` must be F64, for float64, got F32"),
+    ("cache", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
+    ("cache", TOKENS, nan, "Model: `biases[1].k` must be finite, got nan or inf at token 0, column 0, head (0,)"),
+    ("cache", TOKENS, lambda x: x[:, 1:], "Model: `biases[1].v` must have shape (..., 2, 4, 3) to match its k, got (2, 5, 3)"),
+    ("cache", TOKENS, lambda x: x[:1], "Model: `biases[1].k` must have shape (..., 2, tokens, 2), got (1, 5, 2)"),
+    ("cache", TOKENS, lambda x: x[0, 0, 0], "layer 1: metadata: `cache.k` must have shape (..., tokens, width), got ()"),
+    ("cache", "layers.1.cache.v", lambda x: x / 0.0, "Model: `biases[1].v` must be finite, got nan or inf at token 0, column 0"),
+    ("memory", POINTS, None, "layer 0: `b_points` must be there exactly for a map 'points', got the map 'points'"),
+    ("memory", POINTS, nan, "Model: `memory.phi.points` must be finite, got nan or inf at row 0, column 0, head (0,)"),
+    ("memory", POINTS, lambda x: x[..., :1], "`memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got (2, 3, 1)"),
+    ("memory", POINTS, lambda x: x[0, 0, 0], "Model: `memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got ()"),
+    ("memory", "layers.0.b_KV", None, "layer 0: `b_KV` must be there for each map, got none for {'map': 'points'}"),
+    ("memory", "layers.0.b_KV", nan, "Model: `memory.S` must be finite, got nan or inf at row 0, column 0, head (0,)"),
+    ("memory", "layers.0.b_KV", lambda x: x[..., :2], "Model: `memory.S` must have shape (..., 2, features, 3), got (2, 3, 2)"),
+    ("memory", "layers.0.b_D", lambda x: x[..., :2], "Model: `memory.z` must have shape (..., 2, 3) to match `memory.S`, got (2, 2)"),
+    ("memory", "layers.0.b_D", lambda x: x[0, 0], "Model: `memory.z` must have shape (..., 2, 3) to match `memory.S`, got ()"),
+    ("memory", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
+])  # fmt: skip
+def test_hostile_arrays_of_other_pasts(kind, name, change, message, path):
+    base, model = other(kind)
+    save(path, model, biases_only=True)
+    with np.errstate(all="ignore"):
+        sealed(path, {name: None if change is None else np.array(change(arrays(model)[name]))})
+    refused(path, message, base=base)
+
+
+@pytest.mark.parametrize("kind", ["state", "cache", "memory"])
+def test_extra_arrays_of_other_pasts(kind, path):
+    base, model = other(kind)
+    extra = {"state": "layers.0.state.more", "cache": "layers.0.b_KV", "memory": "layers.0.b_KV.1"}[kind]
+    save(path, model, biases_only=True)
+    found = read_safetensors(path)
+    biases = found.tensors | {extra: np.ones((2, 3, 3))}
+    said = {name: found.metadata[name] for name in ("position", "prompts", "digest", "maps") if name in found.metadata}
+    rewrite(path, {extra: biases[extra]}, biases=fingerprint(said, biases))
+    words = (
+        "must have the parts" if kind == "state" else f"`{extra.removeprefix('layers.0.')}` must have a map among the metadata, got none"
+    )
+    refused(path, words, base=base)
+    for foreign in ("layers.0.more", "layers.9.state.S", "layers.0.cache.b_D", "state.S", "layers.00.state.S", "layers.0.b_Q.1"):
+        save(path, model, biases_only=True)
+        rewrite(path, {foreign: np.ones(2)})
+        refused(path, f"`{foreign}` must be a weight of its configuration or a bias", base=base)
+
+
+@pytest.mark.parametrize(("maps", "message"), [
+    ("[]", "`maps` must be a list with one entry for each of 2 layers, got []"),
+    ("{", "`maps` must be JSON, got '{'"),
+    ("[5, 5]", "layer 0: `maps` must be a list of objects for each layer, got 5"),
+    ("[[5], [5]]", "layer 0: `maps` must be a list of objects for each layer, got [5]"),
+    ("[[], []]", "layer 0: `b_D` must have a map among the metadata, got none"),
+    ("[[{}], [{}]]", "layer 0: metadata: `map` must be one of"),
+    ('[[{"map": "os.system"}], []]', "layer 0: metadata: `map` must be one of"),
+    ('[[{"map": "positive", "A": "0"}], []]', "layer 0: `b_points` must be there exactly for a map 'points', got the map 'positive'"),
+])  # fmt: skip
+def test_hostile_maps(maps, message, path):
+    base, model = other("memory")
+    save(path, model, biases_only=True)
+    sealed(path, maps=maps)
+    refused(path, message, base=base)
+    rewrite(path, maps=None)
+    refused(path, "`biases` must be the digest of biases, position and prompts: one of these was changed", base=base)
+
+
+@pytest.mark.parametrize("kind", ["state", "cache", "memory"])
+def test_other_pasts_truncated_or_changed_or_of_another_model(kind, path):
+    base, model = other(kind)
+    save(path, model, biases_only=True)
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    for end in (0, 7, 100, start, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        refused(path, "", base=base)
+    for at in range(start, len(whole), 37):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        refused(path, "`biases` must be the digest of biases, position and prompts: one of these was changed", base=base)
+    path.write_bytes(whole)
+    for wrong in (
+        random_model(Float(), base.config, 2),
+        random_model(Float("numpy", "float32"), base.config, 1),
+        random_model(Float(), REAL, 1),
+    ):
+        refused(path, "another model, or changed", base=wrong)
+    deeper = Rwkv("5.2", 1, 4, 2, 5, 7) if kind == "state" else replace(SOFTMAX, layers=1)
+    refused(path, "another model, or changed", base=random_model(Float(), deeper, 1))
+    refused(path, "`base` must be given: the model to which these biases belong")
 
 
 # Independence: a process that has the file and the input, and neither prompt nor library state

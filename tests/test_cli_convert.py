@@ -1,7 +1,9 @@
 """`refimpl convert`: every flag, exit status and message; and the check that it rests on, seen to fail."""
 
 import json
+import math
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -10,10 +12,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from assertions import says
+from real_weights import folder
 
 import refimpl as ri
 from refimpl import GF, QQ, Config, Float, NotDefined, Rotary, cli_convert, conversion, convert, digest, load, random_model, save
 from refimpl.cli import main
+from refimpl.compression import Compression
+from refimpl.compression.best import Best
+from refimpl.fidelity import fidelity
+from refimpl.models import read_model
+from refimpl.models.tokenizers import read_tokenizer
+from refimpl.recurrent import Rwkv
 from refimpl.systems import Array, floats
 from refimpl.transformer import through_layers
 from refimpl.verify.conversion_check import ConversionCheck, LayerCheck, check_conversion, held_out
@@ -57,7 +66,8 @@ def same(a, b):
 
 def test_help(capsys):
     status, out, _ = run(capsys, "--help")
-    flags = "--prompt --out --whole --baked --mask --strength --keep-positions --chunk --check --seed --backend --device --json"
+    flags = "--prompt --out --whole --baked --mask --strength --keep-positions --chunk --check --by --features --budget --error --seed "
+    flags += "--backend --device --json --tokenizer --dtype"
     assert status == 0 and all(flag in out for flag in flags.split()) and "Exit status" in out
 
 
@@ -192,6 +202,99 @@ def test_a_long_prompt_is_checked_by_the_quadratic_form(room, capsys, monkeypatc
 FINE = ConversionCheck((LayerCheck(0, "EXACT", 0.0, "", 3, 0),), 0.0, 1.0)
 
 
+# Other models than our own, other pasts than sums
+
+SOFTMAX = Config(**SMALL, phi="softmax", biased=True, rope=Rotary(width=2, placement="before"))
+BYTES = Rwkv("5.2", 2, 4, 2, 5, 256)
+
+
+def test_absolute_positions_go_on_where_the_prompt_ended(room, capsys):
+    """Whether one says so or not: they cannot begin anew."""
+    for config in (TABLE, replace(SOFTMAX, rope=None, table=9)):
+        save("p", model(config))
+        for flags in ([], ["--keep-positions"]):
+            status, out, _ = run(capsys, "p", "--prompt", "3 1 4", "--out", "b", "--check", *flags)
+            assert status == 0 and "the input is read from position 3 on" in out
+            found = load("b", load("p"))([1, 5])
+            assert found == pytest.approx(model(config)([3, 1, 4, 1, 5])[3:], abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["cache", "state"])
+def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
+    save("s", model(SOFTMAX if kind == "cache" else BYTES))
+    prompt = "3 1 4 1 5" if kind == "cache" else "\3\1\4\1\5"
+    status, out, err = run(capsys, "s", "--prompt", prompt, "--out", "b", "--check", "--seed", "3", "--json", "j")
+    assert (status, err) == (0, "") and re.fullmatch(
+        r"converted 5 tokens into biases of 2 layers in numpy float64: the input is read from position 0 on\n"
+        r"[\d,]+ bytes of biases(; a KV cache of 5 tokens has [\d,]+)?; \d\.\d\d s\n"
+        r"against the prompted model, on 16 tokens of seed 3: relative logit error \d\.?\d*e-1[5-9], next-token agreement 100.0%; "
+        r"with the prompt dropped 0\.\d+, \d+\.\d%\nb is written\n", out)  # fmt: skip
+    found = json.loads((room / "j").read_text())["check"]
+    assert found["verdict"] == "MEASURED" and 0 < found["error"] < 1e-14 < found["dropped_error"] and found["agreement"] == 1
+    m = load("s")
+    assert load("b", m)([1, 2]) == pytest.approx(m([*PROMPT, 1, 2])[5:], abs=1e-12)
+
+
+def test_fidelity_of_a_batch_of_prompts(room, capsys):
+    save("s", model(SOFTMAX))
+    np.save("batch.npy", np.array([PROMPT, PROMPT[::-1]]))
+    status, out, _ = run(capsys, "s", "--prompt", "@batch.npy", "--out", "b", "--check")
+    assert status == 0 and "next-token agreement 100.0%" in out and load("b", model(SOFTMAX))([1, 2]).shape == (2, 2, 7)
+
+
+def test_fidelity_is_between_models():
+    m = model(SOFTMAX)
+    with says(TypeError, "fidelity: `model` must be a Model, got str"):
+        fidelity("m", m, [1], [2])
+    with says(TypeError, "fidelity: `converted` must be a Model, got NoneType"):
+        fidelity(m, None, [1], [2])
+    with says(ValueError, "fidelity: `text` must hold ids from 0 to 6, got 7 at token 0"):
+        fidelity(m, m, [1], [7])
+    found = fidelity(m, m, PROMPT, [2, 6])  # nothing was converted: as if the prompt were dropped, and no worse
+    assert (found.error, found.agreement) == (found.dropped_error, found.dropped_agreement) and not found.worse_than_dropped
+    assert replace(found, error=math.nan).worse_than_dropped
+
+
+def test_worse_than_without_the_prompt_exits_1_and_writes_nothing(room, capsys, monkeypatch):
+    def wrong(m, prompt, **options):
+        good = convert(m, prompt, **options)
+        return replace(good, biases=tuple(replace(b, v=-9 * b.v) for b in good.biases))
+
+    save("s", model(SOFTMAX))
+    monkeypatch.setattr(cli_convert, "convert", wrong)
+    status, out, _ = run(capsys, "s", "--prompt", "3 1 4", "--out", "b", "--check", "--json", "j")
+    assert status == 1 and ": worse than without the prompt\n" in out and out.endswith("b is not written\n") and not os.path.exists("b")
+    assert json.loads((room / "j").read_text())["check"]["verdict"] == "WORSE"
+
+
+def test_memories(room, capsys):
+    save("s", model(SOFTMAX))
+    prompt = ["--prompt", "3 1 4 1 5 2 6 5 3 5", "--out", "b"]
+    for flags, maker in (
+        (["--by", "clusters", "--features", "3"], Compression("clusters", 3)),
+        (["--by", "positive", "--features", "4", "--seed", "5"], Compression("positive", 4, 5)),
+        (["--by", "taylor"], Compression("taylor")),
+        (["--by", "best", "--budget", "2000"], Best(budget=1000)),
+        (["--by", "best", "--error", "0.1", "--strength", "2"], Best(error=0.1)),
+    ):
+        assert run(capsys, "s", *prompt, *flags)[0] == 0
+        strength = 2 if "--strength" in flags else 1
+        want = convert(model(SOFTMAX), [3, 1, 4, 1, 5, 2, 6, 5, 3, 5], by=maker, strength=strength)
+        assert np.array_equal(load("b", model(SOFTMAX))([1, 2]), want([1, 2]))
+
+
+def test_a_text_and_its_tokenizer(room, capsys):
+    models = folder("stories260K.bin", "tok512.bin")
+    name, words = str(models / "stories260K.bin"), ["--tokenizer", str(models / "tok512.bin"), "--prompt"]
+    assert run(capsys, name, *words, "Once upon a time", "--out", "b", "--dtype", "float32")[0] == 0
+    m, tokenizer = read_model(name, dtype="float32"), read_tokenizer(words[1])
+    first, second = tokenizer.encode("Once upon a time"), tokenizer.encode(", there", begin=False)
+    assert np.allclose(load("b", m)([9]), convert(m, first)([9]), atol=1e-5) and len(first) == 5
+    assert run(capsys, name, *words, ", there", "--baked", "b", "--out", "b", "--dtype", "float32")[0] == 0  # which does not begin anew
+    assert np.allclose(load("b", m)([9]), convert(convert(m, first), second)([9]), atol=1e-5) and second[0] != 1
+    assert run(capsys, name, *words, "Once", "--baked", "b", "--out", "c")[2].endswith("another model, or changed\n")  # float64
+
+
 # What is refused
 
 
@@ -201,16 +304,16 @@ def npy(shape, data=b""):
 
 
 @pytest.mark.parametrize(("argv", "message"), [
-    (["m", "--prompt", "3 x 4"], "--prompt: must be token ids such as '3 1 4', got 'x'"),
-    (["m", "--prompt", "3 1.5"], "--prompt: must be token ids such as '3 1 4', got '1.5'"),
-    (["m", "--prompt", " , "], "--prompt: must be token ids such as '3 1 4', got ''"),
-    (["m", "--prompt", "9" * 5000], f"--prompt: must be token ids such as '3 1 4', got '{'9' * 40}'"),
+    (["m", "--prompt", "3 x 4"], "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got 'x'"),
+    (["m", "--prompt", "3 1.5"], "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got '1.5'"),
+    (["m", "--prompt", " , "], "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got ''"),
+    (["m", "--prompt", "9" * 5000], f"--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got '{'9' * 40}'"),
     (["m", "--prompt", "3 7"], "convert: `prompt` must hold ids from 0 to 6, got 7 at token 1"),
     (["m", "--prompt", "-1"], "convert: `prompt` must hold ids from 0 to 6, got -1 at token 0"),
     (["m", "--prompt", "@none"], "No such file or directory: 'none'"),
     (["m", "--prompt", "@."], "Is a directory: '.'"),
-    (["m", "--prompt", "@zip"], "--prompt @zip: must be token ids such as '3 1 4', got "),
-    (["m", "--prompt", "@empty"], "--prompt @empty: must be token ids such as '3 1 4', got ''"),
+    (["m", "--prompt", "@zip"], "--prompt @zip: must be token ids such as '3 1 4', or text with --tokenizer, got "),
+    (["m", "--prompt", "@empty"], "--prompt @empty: must be token ids such as '3 1 4', or text with --tokenizer, got ''"),
     (["m", "--prompt", "@pickle"], "--prompt @pickle: must be a .npy file of numbers: "),
     (["m", "--prompt", "@cut"], "--prompt @cut: must be a .npy file of numbers: "),
     (["m", "--prompt", "@huge"], "--prompt @huge: must be a .npy file of numbers: "),
@@ -220,7 +323,6 @@ def npy(shape, data=b""):
     (["g", "--prompt", "@wide"], "--prompt @wide: vectors for a model in GF(10007) must be int64, got float64"),
     (["v", "--prompt", "1 2"], "--prompt: MODEL has no vocabulary; pass vectors, as @FILE of a .npy file"),
     (["p", "--prompt", "1 " * 10, "--keep-positions"], "must fit the table of 9 absolute positions, got 10 tokens read from position 0 on"),
-    (["p", "--prompt", "1 2"], "absolute positions cannot start again at 0 after a prompt"),
     (["p", "--prompt", "1 " * 9, "--keep-positions", "--check"], "the table of 9 absolute positions must have room for `tokens`"),
     (["m", "--prompt", "1", "--strength", "x"], "--strength: must be a number such as 2, 0.5 or 1/3, got 'x'"),
     (["m", "--prompt", "1", "--strength", "1/0"], "--strength: must be a number such as 2, 0.5 or 1/3, got '1/0'"),
@@ -228,14 +330,36 @@ def npy(shape, data=b""):
     (["m", "--prompt", "1", "--chunk", "0"], "convert: `chunk` must be an integer ≥ 1, got 0"),
     (["m", "--prompt", "1", "--chunk", "1", "--mask", "full"], "convert: a prompt can be read in pieces only under mask 'causal'"),
     (["z", "--prompt", "1"], "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 0"),
-    (["none", "--prompt", "1"], "read_safetensors: cannot read none: no such file"),
-    ([".", "--prompt", "1"], "read_safetensors: cannot read .: not a regular file"),
+    (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
+    ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
     (["short", "--prompt", "1"], "read_safetensors: short: "),
-    (["foreign", "--prompt", "1"], "load: foreign: `format` must be 'refimpl 1', as `save` writes it, got 'pt'"),
+    (["foreign", "--prompt", "1"], "read_model: foreign: the tensors must be those of refimpl, GPT-2 or Llama, got "),
     (["alone", "--prompt", "1"], "load: alone: `base` must be given: the model to which these biases belong"),
     (["m", "--prompt", "1", "--baked", "other"], "another model, or changed"),
     (["m", "--prompt", "1", "--baked", "m"], "`base` is given for biases alone, but this file holds a whole model"),
     (["m", "--prompt", "1", "--backend", "touch"], "did you mean 'torch'?"),
+    (["m", "--prompt", "1", "--by", "clusters", "--features", "2"], "convert: `by` makes a memory for softmax attention; this model"),
+    (["s", "--prompt", "1", "--features", "2"], "--by: a KV cache (no --by) takes no size, got --features"),
+    (["s", "--prompt", "1", "--by", "taylor", "--budget", "2"], "--by: --by taylor takes no size, got --budget"),
+    (["s", "--prompt", "1", "--by", "clusters"], "--by: --by clusters takes --features, got none"),
+    (["s", "--prompt", "1", "--by", "clusters", "--error", "1"], "--by: --by clusters takes --features, got --error"),
+    (["s", "--prompt", "1", "--by", "best"], "--by: --by best takes --budget or --error, got none"),
+    (["s", "--prompt", "1", "--by", "best", "--budget", "9", "--error", "1"], "takes --budget or --error, got --budget --error"),
+    (["s", "--prompt", "1", "--by", "best", "--error", "nan"], "Best: `error` must be a finite number ≥ 0, got nan"),
+    (["s", "--prompt", "1", "--by", "best", "--budget", "4"], "Best: `budget` must hold a memory of one feature, got 2 bytes"),
+    (["s", "--prompt", "1", "--by", "cluster", "--features", "2"], "did you mean 'clusters'?"),
+    (["s", "--prompt", "1", "--by", "clusters", "--features", "0"], "Compression: `r` must be an integer"),
+    (["s", "--prompt", "1", "--strength", "2"], "convert: tokens of a KV cache count once; pass `by`"),
+    (["s", "--prompt", "1", "--by", "clusters", "--features", "2", "--strength", "2", "--check"],
+     "--check: fidelity is to a prompt that counts once; --strength must be 1, got 2"),
+    (["sv", "--prompt", "@right", "--check"], "fidelity: `model` must have a vocabulary, and `prompt` and `text` be token ids of it"),
+    (["r", "--prompt", "x", "--strength", "2"], "the state of a recurrence is not a sum of its tokens; `strength` must be 1"),
+    (["r", "--prompt", "x", "--mask", "full"], "a recurrence reads its text from left to right; `mask` must be 'causal', got 'full'"),
+    (["r", "--prompt", ""], "--prompt: must have a token or more to go on from, got ''"),
+    (["m", "--prompt", "1", "--tokenizer", "none"], "cannot read none: no such file"),
+    (["over", "--prompt", "1"], "layer 0: transformer: its output overflows numpy float64: nan or inf at token 0"),
+    (["m", "--prompt", "@text", "--out", "text"], "--out: text must be a file of its own, neither MODEL nor that of --json"),
+    (["m", "--prompt", "1", "--json", "m"], "--json: m must be a file of its own, not one that is read"),
     (["m", "--prompt", "1", "--out", "m"], "--out: m must be a file of its own, neither MODEL nor that of --json"),
     (["m", "--prompt", "1", "--json", "b"], "--out: b must be a file of its own, neither MODEL nor that of --json"),
     (["m", "--prompt", "1", "--out", "no/such/b"], "--out: cannot write no/such/b: no such folder"),
@@ -248,6 +372,14 @@ def test_could_not_run(argv, message, room, capsys):
     save("v", model(VECTORS))
     zero = model(replace(REAL, phi="identity"))
     save("z", replace(zero, weights={name: x * 0 if "W_K" in name else x for name, x in zero.weights.items()}))
+    save("s", model(SOFTMAX))
+    save("sv", model(replace(SOFTMAX, vocabulary=0)))
+    save("r", model(BYTES))
+    save(
+        "over",
+        replace(model(), weights={name: 1e200 * x if "_up" in name or "_down" in name else x for name, x in model().weights.items()}),
+    )
+    (room / "text").write_text("3 1")
     save("alone", convert(model(), PROMPT), biases_only=True)
     save("other", convert(random_model(Float(), REAL, 2), PROMPT), biases_only=True)
     (room / "short").write_bytes((room / "m").read_bytes()[:-1])
@@ -256,7 +388,13 @@ def test_could_not_run(argv, message, room, capsys):
     (room / "empty").write_bytes(b"")
     (room / "huge").write_bytes(npy((10**15,)))
     (room / "cut").write_bytes(npy((3,), bytes(16)))
-    contents = {"pickle": np.array([None]), "narrow": np.ones((3, 4), np.float32), "words": np.array(["a"]), "wide": np.ones((3, 5))}
+    contents = {
+        "pickle": np.array([None]),
+        "narrow": np.ones((3, 4), np.float32),
+        "words": np.array(["a"]),
+        "wide": np.ones((3, 5)),
+        "right": np.ones((3, 4)),
+    }
     for name, x in contents.items():
         with open(name, "wb") as file:
             np.save(file, x)

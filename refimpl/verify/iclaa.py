@@ -9,7 +9,8 @@ import functools
 from typing import Any
 
 from ..attention import softmax_attention
-from ..compression import Compression, landmarks
+from ..compression import Compression
+from ..compression.landmarks import landmarks
 from ..conversion import convert
 from ..linear_attention import linear_attention
 from ..memory import Memory, Points, join, linear_attention_carried, write
@@ -89,7 +90,9 @@ def iclaa(case: FeatureCase, numbers: Numbers) -> Sides:
 def nystrom_exact(case: FeatureCase, numbers: Numbers) -> Sides:
     """K_PP B = K_PY [V 1] is what a memory says of its landmarks; with all keys as landmarks it says as much of every query."""
     q, k, v, root, xp = scaled(case, numbers, 3)
-    y, M = root * k, case.M + case.n
+    M = case.M + case.n
+    uneven = [(1 if j % 3 else 4) * k[j : j + 1, :] for j in range(M)]  # in length: that is what the scale is for
+    y = root * xp.concat(uneven, axis=-2)
     for r in (M // 2, M):
         points, S, z, scale = ICLAA["landmarks"](y, v, host(xp.arange(M)), host(xp.arange(M)) % 3 + 1.0, r)
         x = root * q if r == M else points

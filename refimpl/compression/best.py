@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from .compression import BY_KEYS, KINDS, RANDOM, Compression
-from .errors import brief, choose
-from .memory import Memory, Points
-from .random_features import PAIRS
-from .shapes import integer
-from .systems import floats
-from .systems.fast import itemsize
+from ..errors import brief, choose
+from ..memory import Memory, Points
+from ..random_features import PAIRS
+from ..shapes import integer
+from ..systems import floats
+from ..systems.fast import itemsize
+from . import BY_KEYS, KINDS, RANDOM, Compression
 
 
 @dataclass(frozen=True)
