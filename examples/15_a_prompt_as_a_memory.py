@@ -46,8 +46,7 @@ def story(seed):
 
 
 def letters(seed):
-    text = list(np.random.default_rng(seed).integers(0, 3, 6))
-    return text, sorted(text)[:5]
+    return (text := list(np.random.default_rng(seed).integers(0, 3, 6))), sorted(text)[:5]
 
 
 LABELS = (*RANDOM, "half rank", *KINDS[len(RANDOM) :])  # half rank: positive features, half of the columns of [b_KV b_D]
@@ -59,17 +58,14 @@ SUBJECTS = {"stories260K": (llama, story, True), "gpt-nano": (nano, letters, Fal
 
 
 def mean(values):
-    """The mean, and half of its interval, of values that come seed by seed for each prompt."""
     each = np.mean(np.reshape(values, (prompts, -1)), axis=-1)
     return np.mean(each), student.ppf(0.975, prompts - 1) * np.std(each, ddof=1) / np.sqrt(prompts)
 
 
-def measured(model, text_of, restart):
-    """{(kind, r): {scale: (errors, agreements)}}, and the bytes of each."""
+def measured(model, text_of, restart):  # {(kind, r): {scale: (errors, agreements)}}, and the bytes of each
     found, sizes = {}, {}
     for scale in scales:
-        scaled = {name: w * scale if name.endswith(("W_Q", "b_Q")) else w for name, w in model.weights.items()}
-        subject = replace(model, weights=scaled)
+        subject = replace(model, weights={name: w * scale if name.endswith(("W_Q", "b_Q")) else w for name, w in model.weights.items()})
         for seed in range(prompts):
             prompt, text = text_of(seed)
             want = subject([*prompt, *text])[len(prompt) :, :]
@@ -93,22 +89,20 @@ for name, (model, text_of, restart) in SUBJECTS.items():
     print(f"{'kind':15}{'r':>5}{'memory':>9}" + "".join(f"{f'scale {s}':>18}" for s in scales) + f"{'agreement':>16}")
     best = {}
     for (kind, r), by_scale in found.items():
-        share = sizes[kind, r]["biases"] / sizes[kind, r]["kv_cache"] if r or kind in ("taylor", "cache") else 0
-        cells = ""
-        for s in scales:
-            (error, half), (floor, _) = (mean([e for e, _ in x[s]]) for x in (by_scale, found["dropped", 0]))
-            cells += f"{100 * error:11.3g} ± {100 * half:<4.2g}" + (" ×"[bool(error > floor)] if kind != "dropped" else " ")
-            if s == 1 and kind != "dropped":
-                best[kind, r] = (share, error)
+        share = sizes[kind, r]["biases"] / sizes[kind, r]["kv_cache"] if kind != "dropped" else 0
+        errors, floors = ([mean([e for e, _ in x[s]]) for s in scales] for x in (by_scale, found["dropped", 0]))
+        cells = [
+            f"{100 * e:11.3g} ± {100 * half:<4.2g}{' ×'[bool(e > floor)]}" for (e, half), (floor, _) in zip(errors, floors, strict=True)
+        ]
         agree, half = mean([a for _, a in by_scale[1]])
-        print(f"{kind:15}{r or '':>5}{share:8.2f}c{cells}{100 * agree:9.1f} ± {100 * half:.2g}")
+        print(f"{kind:15}{r or '':>5}{share:8.2f}c{''.join(cells)}{100 * agree:9.1f} ± {100 * half:.2g}")
+        best[kind, r] = share, errors[scales.index(1)][0]
     for most in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1):
         winners = []
         for kinds in (LABELS[: len(RANDOM) + 1], LABELS[len(RANDOM) + 1 : -1]):
             within = [(error, f"{kind}({r})") for (kind, r), (share, error) in best.items() if share <= most and kind in kinds]
-            error, name = min(within, default=(np.nan, "none that small"))
-            winners.append(f"{name} {100 * error:.3g} %" if within else name)
-        print(f"up to {most:.4f} of the cache: random {winners[0]}, by keys {winners[1]}")
+            winners.append(f"{min(within)[1]} {100 * min(within)[0]:.3g}" if within else "none so small")
+        print(f"up to {most:6.4f} of the cache: random features {winners[0]}, maps by keys {winners[1]}")
 print("\nmemory: 1c is the exact KV cache. Chen et al. report, as read in notes, for GPT-2: 16.56 % dropped, 9.17 % converted;")
 print("its size, prompts, number of features and positions are not known to us, so these figures stand beside ours, not against them.")
 
@@ -124,8 +118,7 @@ if options.plot:
         for i, kind in enumerate(LABELS[:-1]):
             points = sorted((sizes[k, r]["biases"], *mean([e for e, _ in x[1]])) for (k, r), x in found.items() if k == kind)
             x, error, half = np.array(points).T
-            style = "o-" if kind in KINDS[len(RANDOM) :] else "s--"
-            bars = [np.minimum(half, 0.9 * error), half]  # below 0 there is no logarithm
+            bars, style = [np.minimum(half, 0.9 * error), half], "o-" if kind in KINDS[len(RANDOM) :] else "s--"  # no bar goes below 0
             axis.errorbar(x, error, bars, fmt=style, ms=4, lw=1, elinewidth=0.5, color=plt.cm.tab20(i), label=kind)
         axis.axhline(mean([e for e, _ in found["dropped", 0][1]])[0], color="k", ls=":", label="prompt dropped")
         axis.axvline(sizes["cache", 0]["kv_cache"], color="k", lw=0.8, label="exact KV cache: right of it, it is cheaper")

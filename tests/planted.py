@@ -581,7 +581,7 @@ def softmax_scores(xp, c, q, k, shown, M, P):  # type: ignore[no-untyped-def]
 
 @bug("weights are masked after softmax and do not sum to 1", "softmax_in_balls", "softmax_dependencies", right=ri.softmax_attention)
 @softmax_form
-def softmax_mask_late(xp, c, q, k, v, shown, M, P):  # type: ignore[no-untyped-def]
+def softmax_mask_late(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
     scores, seen = softmax_scores(xp, c, q, k, shown, M, P)
     sim = xp.exp(scores)
     return xp.where(seen, sim, xp.zeros_like(sim)) @ v, xp.sum(sim, axis=-1, keepdims=True)
@@ -589,7 +589,7 @@ def softmax_mask_late(xp, c, q, k, v, shown, M, P):  # type: ignore[no-untyped-d
 
 @bug("the largest score of the future is subtracted, then ε added", "softmax_in_balls", "softmax_split", right=ri.softmax_attention)
 @softmax_form
-def softmax_epsilon_after_max(xp, c, q, k, v, shown, M, P):  # type: ignore[no-untyped-def]
+def softmax_epsilon_after_max(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
     scores, seen = softmax_scores(xp, c, q, k, shown, M, P)
     sim = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True)) if 0 not in scores.shape else scores
     sim = xp.where(seen, sim, xp.zeros_like(sim))

@@ -807,7 +807,8 @@ refused(ValueError, "softmax_attention: `memory.scale` must have shape (..., 4) 
         memory_scale=lambda: recalling(scale=a(3)))
 refused(TypeError, "KVCache: `memories` must be a Memory, got State",
         cache_memories=lambda: KVCache(k, v, keep, n, (State(S, z),)))
-KINDS = "cache, cholesky, clusters, directions, favor++, hyperbolic, nystrom, orthogonal, positive, simplex, taylor, tilted, tokens, trigonometric"
+KINDS = "cache, cholesky, clusters, directions, favor++, hyperbolic, nystrom, orthogonal, positive, simplex, taylor, tilted, tokens, "
+KINDS += "trigonometric"
 refused(ValueError, f"Compression: `kind` must be one of {KINDS}, got 'nyström'; did you mean 'nystrom'?",
         compression_kind=lambda: Compression("nyström", 2))
 refused(ValueError, "Compression: `r` must be None for 'cache', which sets it, got 2",
