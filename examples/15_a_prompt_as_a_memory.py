@@ -30,19 +30,21 @@ widths = (16, 64, 256, 1024, 4096) if options.full else (16, 256)
 # %%
 # Two real models: stories260K (Llama: RoPE, 4 groups of 2 heads of width 8), whose prompts are stories of its own telling; and gpt-nano
 # (GPT-2: a table of 11 positions), which sorts six letters. Its positions go on after the prompt, or start again, which adds an error.
-folder = os.environ.get("REFIMPL_MODELS")
-if folder:
-    llama, nano = (read_model(Path(folder) / name) for name in ("stories260K.bin", "gpt-nano-sort-model.json"))
+folder, files = os.environ.get("REFIMPL_MODELS", ""), ("stories260K.bin", "gpt-nano-sort-model.json")
+real = all((Path(folder) / name).is_file() for name in files) and folder
+M, n = (256, 32) if options.full else (96, 16)
+if real:
+    llama, nano = (read_model(Path(folder) / name) for name in files)
 else:
-    print("REFIMPL_MODELS is not set: these are models of random weights, which say nothing of real ones")
+    print("REFIMPL_MODELS names no folder with real weights: these are random models, which say nothing of real ones")
     llama = random_model(Float(), Config(2, 32, 4, 2, 8, 8, phi="softmax", vocabulary=64, rope=Rotary(8, placement="before")), seed=0)
     nano = random_model(Float(), Config(2, 16, 2, d=8, m=8, phi="softmax", vocabulary=3, table=11), seed=0)
-M, n = (256, 32) if options.full else (96, 16)
 
 
 def story(seed):
-    text = [1, *generate(llama, [1], M + n, temperature=1, seed=seed)]
-    return text[:M], text[M : M + n]
+    drawn = np.random.default_rng(seed).integers(0, llama.config.vocabulary, M + n)
+    text = [1, *generate(llama, [1], M + n - 1, temperature=1, seed=seed)] if real else list(drawn)
+    return text[:M], text[M:]
 
 
 def letters(seed):
@@ -50,7 +52,8 @@ def letters(seed):
 
 
 LABELS = (*RANDOM, "half rank", *KINDS[len(RANDOM) :])  # half rank: positive features, half of the columns of [b_KV b_D]
-SUBJECTS = {"stories260K": (llama, story, True), "gpt-nano": (nano, letters, False), "gpt-nano, positions restarted": (nano, letters, True)}
+first, second = ("stories260K", "gpt-nano") if real else ("random Llama", "random GPT-2")
+SUBJECTS = {first: (llama, story, True), second: (nano, letters, False), f"{second}, positions restarted": (nano, letters, True)}
 
 # %%
 # The prompted model is the truth, the model without the prompt what has to be beaten. A scale s is one of attention: exp(s q·k/√d).
@@ -82,9 +85,8 @@ def measured(model, text_of, restart):  # {(kind, r): {scale: (errors, agreement
 
 
 # %%
-figures = {}
-for name, (model, text_of, restart) in SUBJECTS.items():
-    found, sizes = figures[name] = measured(model, text_of, restart)
+figures = {name: measured(*subject) for name, subject in SUBJECTS.items()}
+for name, (found, sizes) in figures.items():
     print(f"\n{name}: relative logit error in %, × where it is worse than dropping the prompt; and next-token agreement at scale 1")
     print(f"{'kind':15}{'r':>5}{'memory':>9}" + "".join(f"{f'scale {s}':>18}" for s in scales) + f"{'agreement':>16}")
     best = {}
@@ -97,8 +99,7 @@ for name, (model, text_of, restart) in SUBJECTS.items():
         agree, half = mean([a for _, a in by_scale[1]])
         print(f"{kind:15}{r or '':>5}{share:8.2f}c{''.join(cells)}{100 * agree:9.1f} ± {100 * half:.2g}")
         best[kind, r] = share, errors[scales.index(1)][0]
-    for most in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1):
-        winners = []
+    for most, winners in ((1 / 16, []), (1 / 8, []), (1 / 4, []), (1 / 2, []), (1, [])):
         for kinds in (LABELS[: len(RANDOM) + 1], LABELS[len(RANDOM) + 1 : -1]):
             within = [(error, f"{kind}({r})") for (kind, r), (share, error) in best.items() if share <= most and kind in kinds]
             winners.append(f"{min(within)[1]} {100 * min(within)[0]:.3g}" if within else "none so small")
@@ -108,11 +109,9 @@ print("its size, prompts, number of features and positions are not known to us, 
 
 # %%
 if options.plot:
-    import matplotlib
-
-    matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
+    plt.switch_backend("agg")
     figure, axes = plt.subplots(1, len(figures), figsize=(18, 6), sharey=True)
     for axis, (name, (found, sizes)) in zip(axes, figures.items(), strict=True):
         for i, kind in enumerate(LABELS[:-1]):

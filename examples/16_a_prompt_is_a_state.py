@@ -20,11 +20,11 @@ print("in ℚ, the running state and the explicit sum are the same fractions")
 
 # %%
 # A whole model. The prompted side never forms a state: each token sums over all positions before it.
-folder = os.environ.get("REFIMPL_MODELS")
-if folder:
-    model = read_model(Path(folder) / "tiny-rwkv-5v2-730K-FP32.bin")
+path = Path(os.environ.get("REFIMPL_MODELS", "")) / "tiny-rwkv-5v2-730K-FP32.bin"
+if path.is_file():
+    model = read_model(path)
 else:
-    print("REFIMPL_MODELS is not set: this is a model of random weights")
+    print("REFIMPL_MODELS names no folder with real weights: this is a model of random ones")
     model = random_model(Float(), Rwkv("5.2", layers=3, width=16, heads=2, hidden=32, vocabulary=256), seed=0)
 bytes_ = ByteTokenizer()
 prompt, text = bytes_.encode("The three of them walked on for a long time. " * 8), bytes_.encode("Then the")

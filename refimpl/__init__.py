@@ -34,6 +34,7 @@ from .generation import generate
 from .linear_attention import linear_attention, linear_attention_chunked, linear_attention_quadratic, linear_attention_recurrent
 from .memory import Memory, Points, linear_attention_carried
 from .models import read_model
+from .models.tokenizers import read_tokenizer
 from .random_features import RandomFeatures, mean_squared_error, random_features
 from .recurrent import Carried, Rwkv, recurrence, recurrence_sum
 from .rope import Rope, angle_table, circle_point, deinterleave, interleave, power_table, rotate

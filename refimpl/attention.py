@@ -41,7 +41,7 @@ def softmax_attention_shifted(xp, c, q, k, v, shown, M, P, past):  # type: ignor
         A_ts = c q_t·k_s        a_t = max_{s≤t} A_ts, and the largest exponent in which memories are read
         o_t = ( Σ_{s≤t} exp(A_ts − a_t) v_s + exp(−a_t) φᵀ b_KV ) / ( Σ_{s≤t} exp(A_ts − a_t) + exp(−a_t) φᵀ b_D )
 
-    Arguments as in softmax_attention, which it equals (theorem shifted_eq_sum).   Needs ordered, real
+    Arguments as in softmax_attention, which it equals (theorem softmax_shifted_eq_sum).   Needs ordered, real
     """
     seen = visible(q, k.shape[-2], M, P) & shown
     scores = c * (q @ xp.matrix_transpose(k))

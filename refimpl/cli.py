@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="refimpl", description="Linearized attention in one source over many number systems.")
+    top = argparse.ArgumentParser(
+        prog="refimpl", description="Linearized attention, softmax attention and prompts as biases, in one source over many number systems."
+    )
     top.add_argument("--version", action="version", version=f"refimpl {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
@@ -87,7 +89,9 @@ def parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="compare with the prompted model on held-out input, in O(M²) memory; write only if it holds"
     )
     convert.add_argument(
-        "--by", metavar="KIND", help="softmax: make a memory of this kind, as positive, clusters or best (default: KV cache)"
+        "--by",
+        metavar="KIND",
+        help="softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best (default: the KV cache, exact)",
     )
     convert.add_argument("--features", type=int, metavar="R", help="how many features the memory has in each head")
     convert.add_argument("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")

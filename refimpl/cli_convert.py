@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .checkpoint import digest, load, memory, save
+from .checkpoint import digest, memory, save
 from .cli import json_target, write_json
-from .cli_prompt import read_prompt, sources, tokenizer_for
-from .compression import Compression
+from .cli_prompt import read_prompt, sources, tokenizer_for, with_baked
+from .compression import KINDS, Compression
 from .compression.best import Best
 from .conversion import convert
+from .errors import choose
 from .fidelity import Fidelity, fidelity
 from .files import target_file
 from .linear_attention import linear_attention, linear_attention_quadratic
 from .models import read_model
 from .systems import system_of
-from .systems.fast import quiet
+from .systems.fast import itemsize, quiet
+from .systems.rounded import FORMATS
+from .transformer import Model
 from .verify.conversion_check import check_conversion, held_out
 
 
@@ -32,18 +35,18 @@ def run(options: argparse.Namespace, show: Callable[[str], None]) -> int:
     taken = sources(options)
     if target in taken:
         raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
-    if out == target or out in taken - ({Path(os.path.realpath(options.model))} if options.whole else set()):
+    if out == target or out in taken - {Path(os.path.realpath(path)) for path in (options.whole and options.model, options.baked) if path}:
         raise ValueError(f"--out: {options.out} must be a file of its own, neither MODEL nor that of --json")
     model = read_model(options.model, dtype=options.dtype, library=options.backend, device=options.device)
     tokenizer = tokenizer_for(model, options.tokenizer)
-    model = load(options.baked, model) if options.baked else model
+    model = with_baked(model, options.baked)
     system, layers = system_of(model.like), model.config.layers
     found: Any = None
     prompt = read_prompt(options.prompt, model, tokenizer)
     strength = read_strength(options.strength, system.exact)
     restart = not (options.keep_positions or model.config.table)  # absolute positions cannot begin anew
     how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
-    by = read_compression(options, layers)
+    by = read_compression(options, model)
     measured = model.config.softmax or model.config.recurrent
     if options.check and measured and strength != 1:
         raise ValueError(f"--check: fidelity is to a prompt that counts once; --strength must be 1, got {options.strength}")
@@ -68,13 +71,20 @@ def run(options: argparse.Namespace, show: Callable[[str], None]) -> int:
         raise ValueError(str(error)) from error
     show("")
     sizes = memory(converted)
-    print(f"converted {M} tokens into biases of {layers} layers in {system.name}: the input is read from position {converted.position} on")
+    position = "" if model.config.recurrent else f": the input is read from position {converted.position} on"
+    print(f"converted {M} token{'s' * (M != 1)} into biases of {layers} layers in {system.name}{position}")
     cache = f"; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}" if "kv_cache" in sizes else ""
     print(f"{sizes['biases']:,} bytes of biases{cache}; {seconds:.2f} s")
+    chosen = [b.memories[-1].about for b in converted.biases or () if by and b.memories[-1].about]
+    for i, about in enumerate(chosen):
+        print(f"layer {i:3}  {about}")
     status = 0
     if isinstance(found, Fidelity):
         print(f"against the prompted model, on {text.shape[-1]} tokens of seed {options.seed}: {found}")
-        status = 1 if found.worse_than_dropped else 0
+        most = (M + text.shape[-1]) * layers * model.config.width * 2.0 ** -FORMATS[system.kind][0]  # type: ignore[attr-defined]
+        if by is None:
+            print(f"without a memory it is exact but for rounding, of which {most:.1g} is the most: tokens × layers × width roundings")
+        status = 1 if found.worse_than_dropped or (by is None and found.error > most) else 0
     elif found:
         tokens = text.shape[-1 if model.config.vocabulary else -2]
         print(f"against the prompted model by {definition.__name__}, on {tokens} tokens of seed {options.seed}:\n{found}")
@@ -86,6 +96,7 @@ def run(options: argparse.Namespace, show: Callable[[str], None]) -> int:
         done = {
             "model": options.model, "digest": digest(model), "out": None if status else options.out, "whole": options.whole,
             "prompt": M, "prompts": converted.prompts, "position": converted.position, **how, "strength": options.strength,
+            "by": by and str(by), "chosen": chosen, "dtype": system.name, "tokenizer": options.tokenizer,
             "bytes": sizes, "seconds": seconds, "seed": options.seed, "check": found and found.report(), "version": __version__,
         }  # fmt: skip
         write_json(target, done)
@@ -101,16 +112,22 @@ def read_strength(text: str, exact: bool) -> Any:
     return int(number) if number % 1 == 0 else number if exact else float(number)
 
 
-def read_compression(options: argparse.Namespace, layers: int) -> Best | Compression | None:
+def read_compression(options: argparse.Namespace, model: Model) -> Best | Compression | None:
     """How a prompt becomes a memory, from --by, --features, --budget and --error."""
+    if options.by is not None:
+        choose("convert", "--by", options.by, (*KINDS, "best"))
     given = [name for name in ("features", "budget", "error") if getattr(options, name) is not None]
     allowed = ["budget", "error"] if options.by == "best" else [] if options.by in (None, "cache", "taylor") else ["features"]
     if set(given) - set(allowed) or (allowed and len(given) != 1):
-        said = f"--by {options.by}" if options.by else "a KV cache (no --by)"
-        wanted = " or ".join(f"--{name}" for name in allowed) or "no size"
-        raise ValueError(f"--by: {said} takes {wanted}, got {' '.join(f'--{name}' for name in given) or 'none'}")
+        said = f"--by {options.by}" if options.by else "a KV cache, without --by,"
+        wanted = {0: "no size", 1: "--features", 2: "either --budget or --error"}[len(allowed)]
+        raise ValueError(f"convert: {said} takes {wanted}, got {' and '.join(f'--{name}' for name in given) or 'none'}")
     if options.by is None:
         return None
     if options.by == "best":
-        return Best(budget=None if options.budget is None else options.budget // layers, error=options.error, seed=options.seed)
+        c, size = model.config, itemsize(model.like)
+        least = c.layers * (16 + size * c.kv_heads * (c.m + 2))  # one random feature in each head
+        if options.budget is not None and options.budget < least:
+            raise ValueError(f"--budget: must be at least {least} bytes, for one feature in each head, got {options.budget}")
+        return Best(budget=None if options.budget is None else options.budget // c.layers, error=options.error, seed=options.seed)
     return Compression(options.by, options.features, options.seed)

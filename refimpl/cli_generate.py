@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .checkpoint import load
-from .cli_prompt import read_prompt, sources, tokenizer_for
+from .cli_prompt import read_prompt, sources, tokenizer_for, with_baked
 from .files import replacing, target_file
 from .generation import checked, follow, read
 from .models import read_model
@@ -21,11 +20,11 @@ from .systems.fast import quiet
 def run(options: argparse.Namespace) -> int:
     """Write the text that follows, and only it, to stdout, as it comes; the exit status."""
     target = None if options.logits is None else target_file("--logits", options.logits)
-    if target in sources(options, options.baked):
+    if target in sources(options):
         raise ValueError(f"--logits: {options.logits} must be a file of its own, not one that is read")
     model = read_model(options.model, dtype=options.dtype)
     tokenizer = tokenizer_for(model, options.tokenizer)
-    model = load(options.baked, model) if options.baked else model
+    model = with_baked(model, options.baked)
     text = read_prompt(options.prompt, model, tokenizer)
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
     text = checked(model, text, **how)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .checkpoint import load
 from .models.tokenizers import ByteTokenizer, Tokenizer, check_vocabulary, read_tokenizer
 from .systems import Float, system_of
 from .transformer import Model
@@ -23,10 +24,19 @@ def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
     return tokenizer
 
 
-def sources(options: argparse.Namespace, *also: str | None) -> set[Path]:
-    """The files that a command reads, which it must not write over; `also`: further ones."""
+def with_baked(model: Model, path: str | None) -> Model:
+    """The model with the biases of a file, if one is named."""
+    if path is None:
+        return model
+    if model.biases is not None:
+        raise ValueError("--baked: MODEL carries a prompt already; biases go onto the model without it")
+    return load(path, model)
+
+
+def sources(options: argparse.Namespace) -> set[Path]:
+    """The files that a command reads, which it must not write over."""
     prompt = options.prompt[1:] if options.prompt.startswith("@") else None
-    named = (options.model, os.path.join(options.model, "model.safetensors"), options.tokenizer, prompt, *also)
+    named = (options.model, os.path.join(options.model, "model.safetensors"), options.tokenizer, prompt, options.baked)
     return {Path(os.path.realpath(path)) for path in named if path}
 
 
@@ -38,7 +48,10 @@ def read_prompt(words: str, model: Model, tokenizer: Tokenizer | None = None) ->
     source, text, begin = "--prompt", words, model.biases is None
     if words.startswith("@"):
         source, path = f"--prompt {words}", Path(words[1:])
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise OSError(f"{source}: cannot read {path}: {(error.strerror or str(error)).lower()}") from error
         if data.startswith(b"\x93NUMPY"):
             return read_numbers(source, path, model)
         try:
@@ -49,7 +62,8 @@ def read_prompt(words: str, model: Model, tokenizer: Tokenizer | None = None) ->
         ids = tokenizer.encode(text, begin=begin)
         ids = [tokenizer.start] if not ids and begin and tokenizer.start is not None else ids
         if not ids:
-            raise ValueError(f"{source}: must have a token or more to go on from, got {text!r}")
+            carried = "; the prompt that it carries keeps no logits: leave its last token for --prompt" if not begin else ""
+            raise ValueError(f"{source}: must have a token or more to go on from, got {text!r}{carried}")
         return ids
     if not model.config.vocabulary:
         raise ValueError(f"{source}: MODEL has no vocabulary; pass vectors, as @FILE of a .npy file")

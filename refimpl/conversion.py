@@ -36,7 +36,7 @@ from .state import State, absorb, no_text, remove, scale, shift
 from .systems.array import array_namespace
 from .transformer import Form, Model, through_layers, vectors
 
-Maker = Callable[[Any, Any, Any, int], Memory]  # (keys, values, queries to expect, layer) -> memory; see compression.py
+Maker = Callable[[Any, Any, Any, int], Memory]  # (keys, values, queries to expect, layer) -> memory; see compression/
 
 
 def convert(
@@ -113,13 +113,13 @@ def remembering(model: Model, M: int, by: Maker, asked: list[Any], strength: Any
     root = xp.sqrt(xp.sqrt(xp.ones_like(model.weights["layers.0.W_Q"][:1, :1]) / c.d))  # √c = d^-¼
     for i, cache in enumerate(model.biases or ()):
         old = slice(0, cache.k.shape[-2] - M), slice(cache.k.shape[-2] - M, None)
-        q = xp.concat(asked[i :: c.layers], axis=-2)
+        q = xp.concat(asked[i :: c.layers], axis=-2)  # each piece of the prompt goes through the layers in turn
         x = model.rope(q, range(model.position, model.position + M)) if model.rope else q
         y, v = root * cache.k[..., old[1], :], cache.v[..., old[1], :]
         memory = by(y, v, root * x, i)
         *others, last = cache.memories or (None,)
         joins = last if last and last.mix is None and memory.mix is None and same_draw(last.phi, memory.phi) else None
-        memory = write(joins.phi, y, v) if joins else memory  # its directions have turned since
+        memory = write(joins.phi, y, v) if joins else memory  # through its directions as they have turned since
         memory = memory if isinstance(strength, int) and strength == 1 else memory.scaled(strength)
         memories = (*others, join(joins, memory)) if joins else (*cache.memories, memory)
         biases.append(replace(cache, k=cache.k[..., old[0], :], v=cache.v[..., old[0], :], keep=cache.keep[..., old[0]], memories=memories))

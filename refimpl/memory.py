@@ -129,12 +129,12 @@ def write(phi: LogFeatures, y: Any, v: Any, /) -> Memory:
 
 
 def join(a: Memory, b: Memory) -> Memory:
-    """Both pasts in one memory. Both must have been written through one map: the caller's to know.
+    """Both pasts in one memory. Both must have been written through one map.
 
     scale = max(scale_a, scale_b)        S = exp(scale_a − scale) S_a + exp(scale_b − scale) S_b        z likewise
     """
-    if a.mix is not None or b.mix is not None:
-        raise NotDefined("join: memories of reduced rank cannot be joined; keep both")
+    if a.phi is not b.phi or a.mix is not None or b.mix is not None:
+        raise NotDefined("join: memories can be joined only if they were written through one map, in full rank; keep both")
     (S, z, p), (T, y, q) = (parts(m) for m in (a, b))
     xp = namespace("join", a=S, b=T)
     scale = xp.maximum(p, q)

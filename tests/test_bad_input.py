@@ -98,6 +98,7 @@ remembering = ri.convert(softmax_model, [3, 1, 4], by=Compression("positive", 4)
 kept = ri.convert(softmax_model, [3, 1, 4]).biases[0]
 points, directions = Points(a(4, d)), ri.random_features("positive", 4, d, seed=0, system=F)
 recalled = write(directions, k, v)
+taylor = ri.RandomFeatures("taylor", None)
 unrolled = ri.random_model(F, ri.Rwkv("5.2", 1, 4, 2, 5, 7), 1)
 
 
@@ -777,10 +778,11 @@ refused(ValueError, "write: leading axes (3,) of `v` must broadcast with (2,) of
         write_heads=lambda: write(directions, a(2, n, d), a(3, n, m)))
 refused(ValueError, "write: `y` must have a token or more, since nothing has no scale, got none",
         write_nothing=lambda: write(directions, k[:0], v[:0]))
-refused(NotDefined, "join: memories of reduced rank cannot be joined; keep both",
-        join_rank=lambda: join(recalled, replace(recalled, mix=a(m, m + 1))))
+refused(NotDefined, "join: memories can be joined only if they were written through one map, in full rank; keep both",
+        join_rank=lambda: join(recalled, replace(recalled, mix=a(m, m + 1))),
+        join_maps=lambda: join(recalled, write(ri.random_features("positive", 4, d, seed=1, system=F), k, v)))
 refused(TypeError, "join: `b` has dtype float32, `a` has float64; convert one of them explicitly",
-        join_casts=lambda: join(recalled, recalled.each(lambda x, _: x.astype(np.float32))))
+        join_casts=lambda: join(recalled, replace(recalled, S=recalled.S.astype(np.float32))))
 refused(TypeError, "Points: `points` has dtype float64, `x` has float32; convert one of them explicitly",
         points_cast=lambda: points.log(*f32(q)))
 refused(ValueError, "Points: `x` must have shape (..., tokens, 3) to match `points`, got (5, 2)",
@@ -793,8 +795,8 @@ refused(ValueError, "linear_attention_carried: `v` must have shape (..., 5, valu
         carried_v=lambda: ri.linear_attention_carried(q, k, a(4, m), phi=directions))
 refused(ZeroDenominator, "linear_attention_carried: the denominator φ(q)·z is zero at token 1 (no ε is added)",
         carried_zero=lambda: ri.linear_attention_carried(
-            np.zeros((2, 1)), np.pi * np.array([[0.0], [1.0]]), a(2, m), phi=ri.RandomFeatures("taylor", None),
-            memory=replace(write(ri.RandomFeatures("taylor", None), np.zeros((1, 1)), a(1, m)), z=np.array([-2.0, 0.0, 0.0]))))
+            np.zeros((2, 1)), np.pi * np.array([[0.0], [1.0]]), a(2, m), phi=taylor,
+            memory=replace(write(taylor, np.zeros((1, 1)), a(1, m)), z=np.array([-2.0, 0.0, 0.0]))))
 refused(TypeError, "softmax_attention: `memory.S` has dtype float32, `q` has float64; convert one of them explicitly",
         memory_casts=lambda: recalling(S=f32(recalled.S)[0]))
 refused(ValueError, "softmax_attention: `memory.S` must have shape (..., features, 2), got (4, 3)",
@@ -813,8 +815,10 @@ refused(ValueError, f"Compression: `kind` must be one of {KINDS}, got 'nyström'
         compression_kind=lambda: Compression("nyström", 2))
 refused(ValueError, "Compression: `r` must be None for 'cache', which sets it, got 2",
         compression_cache=lambda: Compression("cache", 2))
-refused(ValueError, "Compression: `r` must be an integer between 1 and 16777216, got None",
+refused(ValueError, "Compression: `r` must be an integer between 1 and 1048576, got None",
         compression_r=lambda: Compression("tokens"))
+refused(ValueError, "truncated: `rank` must be an integer between 1 and 3, got 4",
+        compression_rank_high=lambda: Compression("clusters", 4, rank=4)(k, v, q[None], 0))
 refused(ValueError, "Compression: `seed` must be an integer ≥ 0, got -1",
         compression_seed=lambda: Compression("tokens", 2, seed=-1))
 refused(ValueError, "Compression: `rank` must be an integer ≥ 1, got 0",

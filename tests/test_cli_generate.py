@@ -342,7 +342,7 @@ def bad(made, tmp_path_factory):
     (["bytes", "--baked", "baked"], "--prompt: must have a token or more to go on from, got ''"),
     (["bytes", "--prompt", "@empty"], "--prompt @empty: must have a token or more to go on from, got ''"),
     (["bytes", "--prompt", "@latin"], "--prompt @latin: must be text in UTF-8, or a .npy file: 'utf-8' codec can't decode byte 0xe9 in"),
-    (["bytes", "--prompt", "@none"], "No such file or directory: 'none'"),
+    (["bytes", "--prompt", "@none"], "--prompt @none: cannot read none: no such file or directory"),
     (["bytes", "--prompt", "\udce9"], "encode: `text` must be Unicode text, got half of a surrogate pair at 0"),
     (["ids", "--prompt", "@batch"], "generate: `text` must be one text of token ids, one or more, got a batch of shape (2, 2)"),
     (["ids", "--prompt", "@vectors"], "generate: `text` must be one text of token ids, one or more, got vectors"),

@@ -58,7 +58,7 @@ class Compression:
             if self.r is not None:
                 raise ValueError(f"Compression: `r` must be None for {self.kind!r}, which sets it, got {self.r}")
         else:
-            integer("Compression", "r", self.r, least=1, most=2**24)
+            integer("Compression", "r", self.r, least=1, most=2**20)
         integer("Compression", "seed", self.seed, least=0)
         if self.rank is not None:
             integer("Compression", "rank", self.rank, least=1)
@@ -104,6 +104,7 @@ def truncated(memory: Memory, rank: int) -> Memory:
 
     |φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1} for every query.   Needs NumPy floats
     """
+    integer("truncated", "rank", rank, least=1, most=min(memory.S.shape[-2], memory.S.shape[-1] + 1))
     if not isinstance(memory.S, np.ndarray):
         raise NotDefined(f"truncated: singular values are made by NumPy, got {system_of(memory.S).name}")
     S, z, scale = parts(memory)

@@ -46,6 +46,9 @@ class Best:
         for kind in self.kinds:
             choose("Best", "kinds", kind, KINDS)
 
+    def __str__(self) -> str:
+        return f"best within {self.budget} bytes of a layer" if self.budget is not None else f"best within an error of {self.error}"
+
     def __call__(self, y: Any, v: Any, x: Any, layer: int) -> Memory:
         judge = x[..., 1::2, :] if x.shape[-2] > 1 else x
         tried = []
@@ -66,7 +69,8 @@ class Best:
         M, d, m, lead = y.shape[-2], y.shape[-1], v.shape[-1], prod(np.broadcast_shapes(y.shape[:-2], v.shape[:-2]))
         number = max(lead, 1) * itemsize(y)  # bytes of one for each head
         limit = self.budget if self.budget is not None else number * M * (d + m)
-        for kind in self.kinds if self.within is None else ("clusters", "cache"):
+        for kind in self.kinds if self.within is None else [kind for kind in self.kinds if kind in ("clusters", "cache")]:
+            # beside r features: a seed and the like, and one scale for each head
             most = (limit - 16 - number) // (number * (m + 1 + (0 if kind in RANDOM else d)))
             if kind == "cache" or (kind == "taylor" and 1 + d + d * d <= most):
                 yield Compression(kind, seed=self.seed)
@@ -77,7 +81,7 @@ class Best:
             most = most // 2 * 2 if kind in PAIRS else most
             powers = [2**i for i in range(1, 25) if 2**i <= most] if self.budget is None else [most]
             yield from (Compression(kind, r, self.seed) for r in powers if r >= 1)
-            if kind == "positive" and self.budget is not None and m > 1 and most >= 1 and isinstance(v, np.ndarray):
+            if kind == "positive" and self.budget is not None and m > 1 and 2 * most >= m and isinstance(v, np.ndarray):
                 yield Compression(kind, 2 * most, self.seed, rank=(m + 1) // 2)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..systems import floats, system_of
 from ..systems.array import array_namespace
+from .sampling import softmax
 
 ROUNDS = 20  # of Lloyd's algorithm, at most
 
@@ -80,8 +81,3 @@ def filled(nearest: np.ndarray, r: int) -> np.ndarray:
     for i in np.flatnonzero(np.bincount(nearest, minlength=r) == 0):
         nearest[np.flatnonzero(nearest == np.argmax(np.bincount(nearest, minlength=r)))[0]] = i
     return nearest
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    e = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
-    return e / np.sum(e, axis=-1, keepdims=True)

@@ -37,9 +37,12 @@ def directions(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tupl
 
 def attention(x: Any, y: Any) -> np.ndarray:
     """How much attention each key gets from the queries, on average; half of it uniform, so that none counts for nothing."""
-    scores, M = floats(x) @ floats(y).T, y.shape[-2]
-    a = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return 0.5 / M + 0.5 * np.mean(a / a.sum(axis=-1, keepdims=True), axis=0)
+    return 0.5 / y.shape[-2] + 0.5 * np.mean(softmax(floats(x) @ floats(y).T), axis=0)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    e = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    return e / np.sum(e, axis=-1, keepdims=True)
 
 
 def half_squares(y: Any) -> Any:

@@ -121,8 +121,8 @@ CHEN = "Chen et al. 2024 (ICLAA), as read in notes on it"
 theorem = functools.partial(Theorem, needs=("real", "softmax attention"), cases=CASES)
 APPROXIMATIONS = (
     theorem("carried_eq_sum", "Features by logarithms, with a log-scale carried along, give what plain features give, split or not.",
-            "a real, ordered system; denominators ≠ 0", "our derivation", carried,
-            lambda case: case.phi not in ("trigonometric", "taylor")),
+            "a real, ordered system; denominators ≠ 0, as for all kinds but trigonometric", "our derivation", carried,
+            lambda case: case.phi != "trigonometric"),
     theorem("iclaa", "With memories of prompts, attention is the sum over all positions with φ(x)·φ(y) for their similarities.",
             "a real, ordered system; RoPE before the kernel; denominators ≠ 0", CHEN, iclaa, lambda case: case.rope is not None,
             ours="stacked prompts, by turned directions; the carried scale"),
