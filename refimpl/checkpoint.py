@@ -25,6 +25,7 @@ from . import pasts
 from .config import Config, Rotary
 from .errors import NotDefined, brief
 from .files import STORED, Contents, read_safetensors, write_safetensors
+from .memory import numbers_of
 from .recurrent.rwkv import Rwkv
 from .shapes import instance, integer
 from .systems import GF, Array, Float, System, system_of
@@ -84,7 +85,7 @@ def digest(model: Model) -> str:
 def memory(model: Model) -> dict[str, int]:
     """Bytes of its biases, and of the KV cache of the prompts that they carry."""
     c, arrays, size = model.config, named(model.biases), STORED[code_of(system_of(model.like))].itemsize
-    seeds = sum(8 * pasts.drawn(memory.phi) for b in model.biases or () for memory in getattr(b, "memories", ()))
+    seeds = sum(numbers_of(memory.phi) for b in model.biases or () for memory in getattr(b, "memories", ()))
     found = {"biases": size * sum(math.prod(x.shape) for x in arrays.values()) + seeds}
     if not isinstance(c, Config):
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def read_numbers(source: str, path: Path, model: Model) -> Any:
     """Token ids or vectors of a .npy file."""
     try:
         x = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a lie about its size takes no memory
-    except ValueError as error:
+    except (ValueError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError) as error:  # NumPy reads its header as Python
         raise ValueError(f"{source}: must be a .npy file of numbers: {error}") from error
     system = system_of(model.like)
     if x.dtype.kind in "iu":

@@ -31,7 +31,7 @@ from .errors import NotDefined, NotFinite, choose
 from .linear_attention import linear_attention_chunked
 from .memory import Memory, join, write
 from .random_features import same_draw
-from .shapes import instance, integer, scalar, token_ids
+from .shapes import instance, integer, is_zero, scalar, token_ids
 from .state import State, absorb, no_text, remove, scale, shift
 from .systems.array import array_namespace
 from .transformer import Form, Model, through_layers, vectors
@@ -53,7 +53,7 @@ def convert(
     restart : read the input where the prompt began; False: where it ended, as absolute positions need, and RoPE before the kernel.
               With `by`, absolute positions may start again too: that is one more approximation
     strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
-    chunk : push it through in pieces of so many tokens, in memory that does not grow with M
+    chunk : push it through in pieces of so many tokens, in memory that does not grow with M (but for a KV cache)
     by : for softmax, how the prompt becomes a memory, as Compression("tilted", 32); None: its KV cache, exact
     form, between : as in `transformer`
     Equals   the prompted model (theorem iclca)
@@ -110,19 +110,24 @@ def remembering(model: Model, M: int, by: Maker, asked: list[Any], strength: Any
     What queries to expect of the input, the prompt's own suggest, as if they were asked where the input begins.
     """
     c, xp, biases = model.config, array_namespace(model.like), []
+    asked = [q for q in asked if q.shape[-2]]
     root = xp.sqrt(xp.sqrt(xp.ones_like(model.weights["layers.0.W_Q"][:1, :1]) / c.d))  # √c = d^-¼
     for i, cache in enumerate(model.biases or ()):
         old = slice(0, cache.k.shape[-2] - M), slice(cache.k.shape[-2] - M, None)
         q = xp.concat(asked[i :: c.layers], axis=-2)  # each piece of the prompt goes through the layers in turn
         x = model.rope(q, range(model.position, model.position + M)) if model.rope else q
         y, v = root * cache.k[..., old[1], :], cache.v[..., old[1], :]
+        rest = replace(cache, k=cache.k[..., old[0], :], v=cache.v[..., old[0], :], keep=cache.keep[..., old[0]])
+        if is_zero(strength):  # a memory that counts for nothing would still have the largest exponent
+            biases.append(rest)
+            continue
         memory = by(y, v, root * x, i)
         *others, last = cache.memories or (None,)
         joins = last if last and last.mix is None and memory.mix is None and same_draw(last.phi, memory.phi) else None
         memory = write(joins.phi, y, v) if joins else memory  # through its directions as they have turned since
         memory = memory if isinstance(strength, int) and strength == 1 else memory.scaled(strength)
         memories = (*others, join(joins, memory)) if joins else (*cache.memories, memory)
-        biases.append(replace(cache, k=cache.k[..., old[0], :], v=cache.v[..., old[0], :], keep=cache.keep[..., old[0]], memories=memories))
+        biases.append(replace(rest, memories=memories))
     return model.carrying(biases)
 
 

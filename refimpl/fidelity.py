@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .checkpoint import memory
 from .shapes import instance, token_ids
-from .systems import floats
+from .systems import Float, floats, system_of
+from .systems.array import host
+from .systems.rounded import FORMATS
 from .transformer import Form, Model, transformer
 
 
@@ -51,6 +53,23 @@ def fidelity(model: Model, converted: Model, prompt: Any, text: Any, *, form: Fo
     want, got, without = floats(want)[..., M:, :], floats(converted(text)), floats(model(text))
     sizes = memory(converted)
     return Fidelity(*distance(got, want), *distance(without, want), sizes["biases"], sizes.get("kv_cache"))
+
+
+def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: Form | None = None) -> tuple[float, float] | None:
+    """How far converted and prompted logits lie from those of the prompted model in wider floats; None where there are none wider."""
+    system = system_of(model.like)
+    kind = "longdouble" if isinstance(system, Float) and system.kind == "float64" else "float64"
+    if not isinstance(system, Float) or np.finfo(kind).nmant <= FORMATS[system.kind][0]:
+        return None
+
+    def wide(x: Any, _: int = 0) -> np.ndarray:
+        return host(x).astype(kind)
+
+    biases = model.biases and tuple(b.each(wide) for b in model.biases)
+    truth = replace(model, weights={name: wide(w) for name, w in model.weights.items()}, biases=biases)
+    both, M = [*map(int, host(prompt)), *map(int, host(text))], len(prompt)
+    (want, _), (prompted, _) = (transformer(m, both, form=form) for m in (truth, model))
+    return distance(converted(text), want[M:, :])[0], distance(prompted[M:, :], want[M:, :])[0]
 
 
 def distance(got: Any, want: Any) -> tuple[float, float]:

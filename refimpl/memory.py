@@ -104,7 +104,12 @@ class Memory:
         own = [getattr(self, name) for name in AXES]
         drawn = getattr(self.phi, "seed", None) is not None
         inner = [] if drawn else [getattr(self.phi, name, None) for name in ("points", "omega")]
-        return sum(prod(x.shape) * itemsize(x) for x in (*own, *inner) if x is not None) + 8 * drawn
+        return sum(prod(x.shape) * itemsize(x) for x in (*own, *inner) if x is not None) + numbers_of(self.phi)
+
+
+def numbers_of(phi: LogFeatures) -> int:
+    """Bytes of what a map is beside its arrays: the seed from which they are drawn and the turn since, and A."""
+    return 16 * (getattr(phi, "seed", None) is not None) + 8 * (getattr(phi, "A", 0) != 0)
 
 
 AXES = {"S": 2, "z": 1, "scale": 1, "mix": 2}
@@ -201,6 +206,9 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
     xp = namespace(who, **like, **given)
     shape(who, "memory.S", S, *groups, "features", m if mix is None else "rank")
     r = S.shape[-2]
+    features = getattr(phi, "features", lambda d: r)(d)
+    if not r or features != r:
+        raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     wanted: dict[str, tuple[int | str, ...]] = {
         "z": (*groups, r), "scale": (*groups, 1 if tuple(memory.scale.shape[-1:]) == (1,) else r) if memory.scale is not None else (),
         "mix": (*groups, S.shape[-1], m + 1), "phi.points": (*groups, r, d), "phi.omega": ("directions", d),
@@ -210,3 +218,5 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
             shape(who, f"memory.{name}", x, *wanted[name], like="to match `memory.S`")
         if x is not None:
             finite(who, f"memory.{name}", xp, x, axes=("row", "column")[-min(x.ndim, 2) :])
+    matrices = {name: x if AXES.get(name.removeprefix("memory."), 2) == 2 else x[..., None, :] for name, x in given.items()}
+    lead(who, **matrices)

@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,10 @@ def belongs(kind: type, name: str) -> bool:
 
 
 def past_from(kind: type, arrays: Mapping[str, Any], said: Any, position: int, *, rope: Any, width: int) -> Past:
-    """The past that has these arrays and words, of which nothing is believed."""
+    """The past that has these arrays and words, of which nothing is believed: a length must be paid for in numbers."""
+    for name, x in arrays.items():
+        if prod(n for n in x.shape[:-1] if n) > sum(prod(y.shape) for y in arrays.values()):
+            raise ValueError(f"`{name}` must have axes no longer than there are numbers in its layer, got shape {tuple(x.shape)}")
     if kind is Carried:
         return Carried({name.removeprefix("state."): x for name, x in arrays.items()}, position)
     for name in ("b_KV",) if kind is State else ("cache.k", "cache.v"):
@@ -120,7 +124,7 @@ def map_from(said: dict[str, Any], points: Any, omega: Any, S: Any, rope: Any, w
     omega = random_features("positive" if kind == "favor++" else kind, r, width, seed=seed, system=system_of(S)).omega
     phi = RandomFeatures(kind, omega, A, seed, drawn=omega)
     if described(phi)["omega"] != said.get("omega"):
-        raise ValueError(f"`omega` must be the digest of the directions of seed {seed}, got another: drawn by another NumPy, or changed")
+        raise ValueError(f"`omega` must be the digest of the directions of seed {seed}, got another: drawn by another library, or changed")
     if turn and rope is None:
         raise ValueError(f"`turn` must be 0 in a model without RoPE, got {turn}")
     return phi.rotated(rope, turn) if turn else phi

@@ -142,7 +142,7 @@ def random_features(kind: str, r: int | None, d: int, *, seed: int, system: Syst
 
     a : for favor++, the |x + y|² for which its error is to be least. It must be known in advance: a mean over the text at hand
         would let a token see the future.
-    Haar blocks are Q of a QR decomposition, with the signs of R; norms are χ_d. r need not be a multiple of d: the last block is cut.
+    Blocks are Haar's, norms χ_d. r need not be a multiple of d: the last block is cut.
 
     >>> from refimpl import Float
     >>> x = Float().random((3, 4), 0)
@@ -165,11 +165,25 @@ def random_features(kind: str, r: int | None, d: int, *, seed: int, system: Syst
 def _directions(kind: str, count: int, d: int, rng: np.random.Generator) -> np.ndarray:
     if kind not in BLOCKS:
         return rng.standard_normal((count, d))
-    Q, R = np.linalg.qr(rng.standard_normal((-(-count // d), d, d)))
-    Q = Q * np.sign(np.diagonal(R, axis1=-2, axis2=-1))[:, None, :]  # else it would not be Haar's
-    V = np.eye(d) if kind == "orthogonal" else math.sqrt(d / (d - 1)) * (np.eye(d) - 1 / d)
+    Q = _orthonormal(rng.standard_normal((-(-count // d), d, d)))
+    V = Q if kind == "orthogonal" else math.sqrt(d / (d - 1)) * (Q - np.sum(Q, axis=-2, keepdims=True) / d)
     D = np.sqrt(rng.chisquare(d, (len(Q), d, 1)))
-    return (D * (V @ Q)).reshape(-1, d)[:count]
+    return (D * V).reshape(-1, d)[:count]
+
+
+def _orthonormal(G: np.ndarray) -> np.ndarray:
+    """Gram and Schmidt, row by row and each twice, on (..., d, d): of Gaussian rows, Haar's law.
+
+    By sums and products of NumPy alone: LAPACK's last bits depend on the processor, and a seed must mean the same everywhere.
+    """
+    Q = np.zeros_like(G)
+    for i in range(G.shape[-1]):
+        v = G[..., i, :]
+        for _ in range(2):
+            along = np.sum(Q[..., :i, :] * v[..., None, :], axis=-1, keepdims=True)
+            v = v - np.sum(along * Q[..., :i, :], axis=-2)
+        Q[..., i, :] = v / np.sqrt(np.sum(v * v, axis=-1, keepdims=True))
+    return Q
 
 
 def _count(who: str, kind: str, r: int | None) -> int | None:

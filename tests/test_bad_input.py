@@ -906,7 +906,7 @@ refused(ValueError, "load: m: layer 0: metadata: `turn` must be an integer betwe
 refused(ValueError, f"load: m: layer 0: metadata: `turn` must be an integer between -9007199254740992 and 9007199254740992, got {10**30}",
         map_turn_far=lambda: mapped(turn=10**30))
 refused(ValueError, "load: m: layer 0: `omega` must be the digest of the directions of seed 1, got another: "
-        "drawn by another NumPy, or changed",
+        "drawn by another library, or changed",
         map_other_seed=lambda: mapped(seed=1), map_other_digest=lambda: mapped(seed=1, omega="0" * 64))
 refused(ValueError, "load: m: layer 0: random_features: `r` must be even for hyperbolic, which makes two features of each direction, got 3",
         map_odd=lambda: mapped(map="hyperbolic", tensors={"layers.0.b_KV": a(1, 3, 2), "layers.0.b_scale": a(1, 3)}))
@@ -919,6 +919,15 @@ refused(ValueError, "load: m: layer 0: metadata: `cache.k` must have shape (...,
         cache_flat=lambda: mapped(tensors={"layers.0.cache.k": a(3)}))
 refused(ValueError, "load: m: Model: `biases[0].k` must be finite, got nan or inf at token 0, column 0, head (0,)",
         cache_nan=lambda: mapped(tensors={"layers.0.cache.k": np.full((1, 1, 2), nan), "layers.0.cache.v": a(1, 1, 2)}))
+refused(ValueError, "load: m: layer 0: `b_KV` must have axes no longer than there are numbers in its layer, got shape (1, 30000000, 0)",
+        memory_of_nothing=lambda: mapped(tensors={"layers.0.b_KV": np.zeros((1, 3 * 10**7, 0))}))
+refused(ValueError, "load: m: layer 0: `cache.k` must have axes no longer than there are numbers in its layer, "
+        "got shape (1000000000, 1, 0, 2)",
+        cache_of_nothing=lambda: mapped(tensors={"layers.0.cache.k": np.zeros((10**9, 1, 0, 2))}))
+refused(ValueError, "softmax_attention: `memory.S` must have the 4 features of its map, got 3",
+        memory_features=lambda: recalling(S=a(3, m), scale=a(3)))
+refused(ValueError, "softmax_attention: leading axes (3,) of `memory.scale` must broadcast with (2,) of `memory.S`",
+        memory_lead=lambda: recalling(S=a(2, 4, m), scale=a(3, 4)))
 refused(ValueError, "load: m: layer 0: `turn` must be 0 in a model without RoPE, got 3",
         map_turn_alone=lambda: mapped(turn=3, which=without_rope()))
 refused(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 2, column 0",

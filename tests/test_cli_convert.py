@@ -229,7 +229,7 @@ def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
         r"[\d,]+ bytes of biases(; a KV cache of 5 tokens has [\d,]+)?; \d\.\d\d s\n"
         r"against the prompted model, on 16 tokens of seed 3: relative logit error \d\.?\d*e-1[5-9], next-token agreement 100.0%; "
         r"with the prompt dropped 0\.\d+, \d+\.\d%\n"
-        r"without a memory it is exact but for rounding, of which \de-\d+ is the most: tokens × layers × width roundings\n"
+        r"against wider floats: converted \d\.?\d*e-1\d off, prompted \d\.?\d*e-1\d; it is exact, so 10 times as much would not hold\n"
         r"b is written\n", out)  # fmt: skip
     found = json.loads((room / "j").read_text())["check"]
     assert found["verdict"] == "MEASURED" and 0 < found["error"] < 1e-14 < found["dropped_error"] and found["agreement"] == 1

@@ -387,7 +387,7 @@ def test_one_seed_or_another():
 
 
 @pytest.mark.parametrize("kind", ["positive", "trigonometric", "cholesky", "clusters", "directions", "cache"])
-@pytest.mark.parametrize("strength", [Fraction(3, 2), Fraction(1, 4), 0, -1])
+@pytest.mark.parametrize("strength", [Fraction(3, 2), Fraction(1, 4), -1])
 def test_strength(kind, strength):
     """The prompt counts λ times, beside an input that counts once."""
     layer, prompt, given_text = SHAPES[0], text(5, 1), text(2, 2)
@@ -396,6 +396,14 @@ def test_strength(kind, strength):
     known = "nystrom" if kind == "cache" else kind
     want = layer.oracle(ONE, [prompt], given_text, [(memory, known, 0)], strength=real.mpf(strength.numerator) / strength.denominator)
     assert holds(converted, layer, want, given_text)
+
+
+@pytest.mark.parametrize("kind", ["positive", "cholesky", "cache"])
+def test_a_prompt_that_counts_for_nothing_is_none(kind):
+    """However long its keys are: they must not hide the input's."""
+    layer, given_text = SHAPES[0], text(2, 2)
+    model = layer.model(F, ONE)
+    assert np.array_equal(convert(model, 100 * text(5, 1), by=asked(kind), strength=0)(given_text), model(given_text))
 
 
 def test_strengths_of_both_signs_share_a_memory():

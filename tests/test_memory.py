@@ -375,8 +375,8 @@ def test_nbytes_counts_all_that_is_needed_to_read(dtype, size):
     y, v = system.random((2, 5, 3), 0), system.random((2, 5, 4), 1)
     S, row = 2 * 6 * 4, 2 * 6
     seeded, trigonometric = (write(made(kind, 6, 3, system), y, v) for kind in ("positive", "trigonometric"))
-    assert seeded.nbytes == size * (S + row) + 8  # S, scale; the seed of ω
-    assert trigonometric.nbytes == size * (S + row + 2) + 8  # S, z, one scale for each head
+    assert seeded.nbytes == size * (S + row) + 16  # S, scale; the seed of ω, and how far it has turned
+    assert trigonometric.nbytes == size * (S + row + 2) + 16  # S, z, one scale for each head
     unseeded = replace(seeded, phi=RandomFeatures("positive", seeded.phi.omega))
     assert unseeded.nbytes == size * (S + row + 6 * 3)
     assert write(made("taylor", 1, 3, system), y, v).nbytes == size * 2 * (13 * 4 + 13 + 1)
@@ -384,7 +384,7 @@ def test_nbytes_counts_all_that_is_needed_to_read(dtype, size):
     rope = Rope(ri.angle_table(system, 2), placement="before")
     assert seeded.shifted(-4, rope).nbytes == seeded.nbytes  # a turned draw is a seed and a turn
     low = ri.compression.truncated(seeded, 2)
-    assert low.nbytes == size * (2 * 6 * 2 + 2 * 2 * 5 + 2) + 8
+    assert low.nbytes == size * (2 * 6 * 2 + 2 * 2 * 5 + 2) + 16
 
 
 # Every library

@@ -27,7 +27,7 @@ from refimpl.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name
 from refimpl.verify import features
-from refimpl.verify.check import check
+from refimpl.verify.check import Draws, check
 from refimpl.verify.features import FEATURES
 from refimpl.verify.theorem import FeatureCase, case_from_json
 
@@ -381,23 +381,42 @@ SAMPLED = FEATURES[-1]
 
 def test_the_error_is_sampled():
     result = check(SAMPLED, F, SAMPLED.cases)
-    assert result.verdict == "MEASURED" and result.instances == 6 and "20000 draws each within" in result.evidence
+    assert result.verdict == "MEASURED" and result.instances == 6 and "150000 draws each within" in result.evidence
     elsewhere = check(SAMPLED, MP(50), SAMPLED.cases)
     assert (elsewhere.verdict, elsewhere.evidence) == ("N/A", "feature_error is about means over draws, taken in float64")
 
 
-@pytest.mark.parametrize("name", ["features", "error"])
-def test_a_wrong_error_is_found_out(name, monkeypatch):
-    """A fifth too much in the formula, or features a tenth too large: more than 6 standard errors, which are below 3 %."""
+OFF = {
+    "a fifth too much": ("error", lambda made: 1.2 * made),
+    "a tenth too large": ("features", lambda made: lambda x: made(x) * 1.1),
+    "no numbers": ("features", lambda made: lambda x: made(x) * np.nan),
+    "always the same": ("features", lambda made: lambda x: np.ones_like(made(x))),
+}
+
+
+@pytest.mark.parametrize("plant", OFF)
+def test_a_wrong_error_is_found_out(plant, monkeypatch):
+    name, wrong = OFF[plant]
     right = features.DRAW[name]
-
-    def wrong(*args, **options):
-        made = right(*args, **options)
-        return 1.2 * made if name == "error" else lambda x: made(x) * 1.1
-
-    monkeypatch.setitem(features.DRAW, name, wrong)
+    monkeypatch.setitem(features.DRAW, name, lambda *args, **options: wrong(right(*args, **options)))
     result = check(SAMPLED, F, SAMPLED.cases)
     assert result.verdict == "FAIL" and "standard errors from" in result.evidence
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["orthogonal", "simplex"])
+def test_directions_in_blocks_are_told_from_others(kind, seed, monkeypatch):
+    right = features.DRAW["features"]
+    monkeypatch.setitem(features.DRAW, "features", lambda kind, *args, **options: right("positive", *args, **options))
+    assert check(SAMPLED, F, [case for case in SAMPLED.cases if case.phi == kind], Draws(seed)).verdict == "FAIL"
+
+
+def test_blocks_need_no_lapack(monkeypatch):
+    """Whose last bits depend on the processor: what a seed draws must not."""
+    monkeypatch.setattr(np.linalg, "qr", None)
+    monkeypatch.setattr(np, "matmul", None)
+    for kind in ("orthogonal", "simplex"):
+        random_features(kind, 7, 3, seed=0, system=F)
 
 
 @pytest.mark.parametrize("system", [MP(50), balls(30), balls(30, "iv"), F, Float("numpy", "float32")], ids=str)

@@ -80,19 +80,22 @@ class Compression:
 
 
 def expected(x: Any, y: Any) -> float:
-    """The mean of |x + y|² over queries and keys: fixed in advance, by the prompt alone."""
+    """The mean of |x + y|² over queries and keys: fixed in advance, by the prompt alone (of a batch, by its prompts together)."""
     x, y = (floats(t).reshape(-1, t.shape[-1]) for t in (x, y))
-    return float(np.mean((x * x).sum(-1)) + np.mean((y * y).sum(-1)) + 2 * x.mean(0) @ y.mean(0))
+    return max(0.0, float(np.mean((x * x).sum(-1)) + np.mean((y * y).sum(-1)) + 2 * x.mean(0) @ y.mean(0)))
 
 
 def heads(make: Callable[..., tuple[Any, ...]], y: Any, v: Any, x: Any, r: int, seed: int) -> Memory:
-    """make(y, v, x, r, rng) -> (points, S, z, scale) for each head by itself, stacked; r is the same in all of them."""
+    """make(y, v, x, r, rng) -> (points, S, z, scale) for each head by itself, stacked; r is the same in all of them.
+
+    What is drawn belongs to the head, the last of the leading axes: a prompt becomes the same memory alone and in a batch.
+    """
     xp, lead = array_namespace(y), np.broadcast_shapes(y.shape[:-2], v.shape[:-2])
     y, v, x = (xp.broadcast_to(t, (*lead, *t.shape[-own:])) for t, own in ((y, 2), (v, 2), (x, 3)))
     made = []
     for at in np.ndindex(*lead):
         keys, values, queries = (t[(*at, ...)] for t in (y, v, x))
-        made.append(make(keys, values, xp.reshape(queries, (-1, x.shape[-1])), r, np.random.default_rng([seed, *at])))
+        made.append(make(keys, values, xp.reshape(queries, (-1, x.shape[-1])), r, np.random.default_rng([seed, *at[-1:]])))
     stacked = [None if part[0] is None else xp.stack(part, axis=0) for part in zip(*made, strict=True)]
     points, S, z, scale = (None if x is None else xp.reshape(x, (*lead, *x.shape[1:])) for x in stacked)
     phi = RandomFeatures("positive", points) if make is directions else Points(points)

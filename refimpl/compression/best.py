@@ -16,7 +16,7 @@ from ..random_features import PAIRS
 from ..shapes import integer
 from ..systems import floats
 from ..systems.fast import itemsize
-from . import BY_KEYS, KINDS, RANDOM, Compression
+from . import KINDS, RANDOM, Compression
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Best:
     """Of all compressions the one of least error within a budget, or the smallest within an error: Best(budget=2**16), Best(error=0.01).
 
     budget : bytes of a layer      error : relative, of the prompt's part of attention
-    The error is measured on every second of the queries to expect, and the others are for the maps that ask for queries.
+    The error is measured on every second of the queries to expect, and the others are for the maps that ask for queries. It is the
+    least of many, and so a little optimistic.
     within : certify instead that |o − ô| ≤ error · (largest − smallest value) for *all* queries |x| ≤ within, before rounding
     """
 
@@ -68,15 +69,13 @@ class Best:
         """What to try: all kinds at the largest r that the budget holds; or, up to the size of the cache, at every power of 2."""
         M, d, m, lead = y.shape[-2], y.shape[-1], v.shape[-1], prod(np.broadcast_shapes(y.shape[:-2], v.shape[:-2]))
         number = max(lead, 1) * itemsize(y)  # bytes of one for each head
-        limit = self.budget if self.budget is not None else number * M * (d + m)
+        limit = min(self.budget or math.inf, number * (M * (d + m) + 1) + 24)  # beyond it the cache is smaller, and exact
         for kind in self.kinds if self.within is None else [kind for kind in self.kinds if kind in ("clusters", "cache")]:
-            # beside r features: a seed and the like, and one scale for each head
-            most = (limit - 16 - number) // (number * (m + 1 + (0 if kind in RANDOM else d)))
+            # beside r features: a seed, a turn and A, and one scale for each head
+            most = int(limit - 24 - number) // (number * (m + 1 + (0 if kind in RANDOM else d)))
             if kind == "cache" or (kind == "taylor" and 1 + d + d * d <= most):
                 yield Compression(kind, seed=self.seed)
             if kind in ("cache", "taylor") or (kind == "simplex" and d == 1):
-                continue
-            if kind in BY_KEYS and most >= M:  # the cache is no larger
                 continue
             most = most // 2 * 2 if kind in PAIRS else most
             powers = [2**i for i in range(1, 25) if 2**i <= most] if self.budget is None else [most]

@@ -2,10 +2,11 @@
 
     Σ_j exp(x·y_j) v_j  ≈  Σ_i exp(x·c_i) S_i        S_i = Σ_{j in i} v_j,  or tilted  S_i = Σ_{j in i} exp(x̄_i·(y_j − c_i)) v_j
 
-x̄_i is the mean of the queries that look at cluster i, so that tilted sums are right to first order there. What is left of the error
-of key j is, on average over queries, E p_j(x)² · (y_j − c_i)ᵀ E[x xᵀ] (y_j − c_i): so keys count by E p_j², in that metric.
+x̄_i is the mean of the queries that look at cluster i, so that tilted sums are right to first order there. Which keys belong together is
+a heuristic: for one query, taking key j for its centre is off by p_j(x) x·(y_j − c_i), to first order. So keys count by E p_j², in the
+metric E[x xᵀ], as if the two were independent.
 
-Source   Lloyd 1982; the tilt and its weights are our derivation
+Source   Lloyd 1982; the tilt and its weights are ours
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import numpy as np
 from ..systems import floats, system_of
 from ..systems.array import array_namespace
 from ..systems.balls import Balls
+from ..systems.fast import quiet
 from ..systems.multiprecision import Multiprecision
 from ..systems.rounded import FORMATS
 from .sampling import attention, half_squares, indices
@@ -30,11 +31,12 @@ def landmarks(y: Any, v: Any, candidates: np.ndarray, weight: np.ndarray, r: int
     system = system_of(y)
     bits = FORMATS.get(getattr(system, "kind", ""), FORMATS["float64"])[0]
     least = 4 * M * (10.0**-system.digits if isinstance(system, Multiprecision | Balls) else 2.0**-bits)
-    rest, chosen, L = np.ones(M), [], y[:, :0]
+    chosen: list[int] = []
+    rest, L = np.ones(M), y[:, :0]
     for _ in range(min(r, len(candidates))):
         p = int(candidates[np.argmax((rest * weight)[candidates])])
         column = xp.exp(y @ y[p, :, None] - h[:, None] - h[p]) - L @ xp.matrix_transpose(L[p : p + 1, :])  # (M, 1)
-        if floats(column)[p, 0] <= least:
+        if chosen and floats(column)[p, 0] <= least:
             break
         column = column / xp.sqrt(column[p, 0])
         L, rest = xp.concat([L, column], axis=-1), np.maximum(rest - floats(column)[:, 0] ** 2, 0)
@@ -47,10 +49,10 @@ def landmarks(y: Any, v: Any, candidates: np.ndarray, weight: np.ndarray, r: int
     for i in reversed(range(n)):  # Tᵀ W = C, from the last row up
         W = xp.concat([(C[i : i + 1, :] - xp.matrix_transpose(T[i + 1 :, i : i + 1]) @ W) / T[i, i], W], axis=0)
     gap = xp.take(h, N, axis=0)[None, :] - xp.take(h, P, axis=0)[:, None]
-    with np.errstate(divide="ignore"):
+    with quiet():  # of keys too long for this the memory is not finite, which is found when it is read
         scale = system.convert(np.max(np.log(np.abs(floats(W))) + floats(gap), initial=0.0, keepdims=True)[0])  # (1,), of the largest
-    half = xp.exp((gap - scale[0]) / 2)  # its square may overflow where W is small
-    B = xp.exp(-scale) * xp.take(V, P, axis=0) + (half * W * half) @ xp.take(V, N, axis=0)
+        half = xp.exp((gap - scale[0]) / 2)  # its square may overflow where W is small
+        B = xp.exp(-scale) * xp.take(V, P, axis=0) + (half * W * half) @ xp.take(V, N, axis=0)
     points = xp.take(y, P, axis=0)
     points, B = (xp.concat([x, *[rest] * (r - n)], axis=0) for x, rest in ((points, points[:1, :]), (B, 0 * B[:1, :])))
     return points, B[:, :-1], B[:, -1], scale

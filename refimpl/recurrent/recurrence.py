@@ -37,6 +37,10 @@ class Carried:
             instance("Carried", "the name of a part", name, str)
         integer("Carried", "position", self.position)
 
+    def each(self, f: Callable[[Any], Any]) -> Carried:
+        """The same with f(x) for every array x."""
+        return replace(self, parts={name: f(x) for name, x in self.parts.items()})
+
     def shifted(self, by: int, rope: None = None) -> Carried:
         """The same past, seen from `by` positions further on: a layer without positions sees no difference."""
         return replace(self, position=self.position + integer("Carried", "by", by))
@@ -133,7 +137,7 @@ def recurrence_sum(xp, r, w, k, v, S, u, a, b):  # type: ignore[no-untyped-def]
     return o[..., :n, :], o[..., n:, :]
 
 
-NOTHING = -(2**20)  # the exponent of no past: with num = den = 0 it counts for nothing, so long as it is the least
+NOTHING = -(2**15)  # the exponent of no past: with num = den = 0 it counts for nothing, so long as it is the least
 
 
 def quotient_form(body: Callable) -> Callable[..., tuple[Any, tuple[Any, Any, Any]]]:

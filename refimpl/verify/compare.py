@@ -137,11 +137,11 @@ def sampled(name: str, draws: Any, mean: Any, where: str, tally: Tally) -> None:
     """Is the mean of independent draws as far from the formula as luck may take it? By the central limit theorem."""
     x, m = host(draws), float(host(mean))
     error = float(np.std(x, ddof=1)) / math.sqrt(len(x))
-    off = abs(float(np.mean(x)) - m) / error
+    off = abs(float(np.mean(x)) - m) / error if error > 0 else math.nan  # draws that are all the same, or no numbers, show nothing
     tally.draws, tally.error = len(x), max(tally.error, error / abs(m))
     if off > tally.ratio:
         tally.ratio, tally.worst = off, where
-    if off > FAR:
+    if not off <= FAR:
         tally.failure = tally.failure or f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {off:.1f} standard errors from {m:.4g}"
 
 
