@@ -15,6 +15,7 @@ from .compression.best import Best
 from .config import Config, Rotary
 from .conversion import convert, unconvert
 from .errors import NotDefined, NotFinite, ZeroDenominator
+from .feature_error import mean_squared_error
 from .feature_maps import (
     FEATURE_MAPS,
     dpfp,
@@ -35,7 +36,7 @@ from .linear_attention import linear_attention, linear_attention_chunked, linear
 from .memory import Memory, Points, linear_attention_carried
 from .models import read_model
 from .models.tokenizers import read_tokenizer
-from .random_features import RandomFeatures, mean_squared_error, random_features
+from .random_features import RandomFeatures, random_features
 from .recurrent import Carried, Rwkv, recurrence, recurrence_sum
 from .rope import Rope, angle_table, circle_point, deinterleave, interleave, power_table, rotate
 from .state import KVCache, State, absorb, features, join, no_text, remove, scale, shift

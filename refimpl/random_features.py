@@ -1,4 +1,4 @@
-"""Random features for the softmax kernel SM(x, y) = exp(x·y): maps φ with E φ(x)·φ(y) = SM(x, y), and how far off they are.
+"""Random features for the softmax kernel SM(x, y) = exp(x·y): maps φ with E φ(x)·φ(y) = SM(x, y).
 
 Attention at the usual scale takes x = q/d^¼ and y = k/d^¼. Everywhere r counts the features that come out: trigonometric and
 hyperbolic maps make two of each direction, so theirs are r/2 directions (where papers count pairs, their r is half of ours).
@@ -17,10 +17,9 @@ import numpy as np
 from .errors import NotDefined, brief, choose
 from .feature_maps import outer
 from .rope import Rope, rotate
-from .shapes import instance, integer, lead, namespace, shape
-from .systems import System, floats, require, system_of
+from .shapes import instance, integer, namespace, shape
+from .systems import System, require, system_of
 from .systems.array import array_namespace
-from .systems.fast import quiet
 from .token_wise import constant
 
 KINDS = ("positive", "hyperbolic", "trigonometric", "favor++", "orthogonal", "simplex", "taylor")
@@ -153,22 +152,22 @@ def random_features(kind: str, r: int | None, d: int, *, seed: int, system: Syst
     choose(who, "kind", kind, KINDS)
     instance(who, "system", system, System)
     require(system, "real", f"a map to {kind} features")
-    A = Fraction(_favor(_statistic(who, kind, a), integer(who, "d", d, least=2 if kind == "simplex" else 1)))
+    A = Fraction(least_error(statistic(who, kind, a), integer(who, "d", d, least=2 if kind == "simplex" else 1)))
     rng = np.random.default_rng(integer(who, "seed", seed, least=0))
-    r = _count(who, kind, r)
+    r = count(who, kind, r)
     if r is None:
         return RandomFeatures(kind, None)
     omega = system.convert(_directions(kind, r // 2 if kind in PAIRS else r, d, rng))
     return RandomFeatures(kind, omega, A, seed, drawn=omega)
 
 
-def _directions(kind: str, count: int, d: int, rng: np.random.Generator) -> np.ndarray:
+def _directions(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
     if kind not in BLOCKS:
-        return rng.standard_normal((count, d))
-    Q = _orthonormal(rng.standard_normal((-(-count // d), d, d)))
+        return rng.standard_normal((n, d))
+    Q = _orthonormal(rng.standard_normal((-(-n // d), d, d)))
     V = Q if kind == "orthogonal" else math.sqrt(d / (d - 1)) * (Q - np.sum(Q, axis=-2, keepdims=True) / d)
     D = np.sqrt(rng.chisquare(d, (len(Q), d, 1)))
-    return (D * V).reshape(-1, d)[:count]
+    return (D * V).reshape(-1, d)[:n]
 
 
 def _orthonormal(G: np.ndarray) -> np.ndarray:
@@ -186,7 +185,7 @@ def _orthonormal(G: np.ndarray) -> np.ndarray:
     return Q
 
 
-def _count(who: str, kind: str, r: int | None) -> int | None:
+def count(who: str, kind: str, r: int | None) -> int | None:
     if kind == "taylor":
         if r is not None:
             raise ValueError(f"{who}: `r` must be None for taylor, whose features are 1 + d + d², got {brief(r)}")
@@ -196,7 +195,7 @@ def _count(who: str, kind: str, r: int | None) -> int | None:
     return r
 
 
-def _statistic(who: str, kind: str, a: float | None) -> float:
+def statistic(who: str, kind: str, a: float | None) -> float:
     if kind != "favor++":
         if a is not None:
             raise ValueError(f"{who}: `a` must be None but for favor++, got {brief(a)}")
@@ -206,74 +205,7 @@ def _statistic(who: str, kind: str, a: float | None) -> float:
     return float(a)
 
 
-def _favor(a: float, d: int) -> float:
+def least_error(a: float, d: int) -> float:
     """A = (1 − 1/ρ)/8, ρ = 2d/(√((2a+d)² + 8da) + 2a + d): the A of least error at |x + y|² = a.   Source: Likhosherstov et al. 2022."""
     rho = 2 * d / (math.sqrt((2 * a + d) ** 2 + 8 * d * a) + 2 * a + d)
     return (1 - 1 / rho) / 8
-
-
-def mean_squared_error(kind: str, x: Any, y: Any, r: int | None, *, a: float | None = None) -> Any:
-    """E (φ(x)·φ(y) − exp(x·y))² of random_features(kind, r, d, a=a): the value itself, not a bound; in float64, on the host.
-
-    With u = x·y, a = |x+y|², c = |x−y|², P the pairs of directions that share a block and Cov < 0 their covariance in it:
-
-        positive               e^{a+2u} (1 − e^{−a}) / r
-        hyperbolic             (1 − e^{−a}) · positive
-        trigonometric          e^{|x|²+|y|²} (1 − e^{−c})² / r
-        favor++                e^{L+2u} (1 − e^{−L}) / r,   L = d log(1−4A) − d/2 log(1−8A) + 2a (1−4A)/(1−8A) − a
-        orthogonal, simplex    e^{a+2u} (1 − e^{−a} + 2P/r · e^{−a} Cov) / r
-        taylor                 (e^u − 1 − u − u²/2)² = (u³/6 · ₁F₁(1; 4; u))²
-
-    x, y : (..., d), of any system whose numbers are rationals     ->  (...); inf beyond float64
-    Source   as for RandomFeatures. Ours: the values for blocks, for which papers have bounds; the forms, in which little cancels
-    """
-    from scipy.special import hyp1f1
-
-    who = "mean_squared_error"
-    choose(who, "kind", kind, KINDS)
-    statistic, r = _statistic(who, kind, a), _count(who, kind, r)
-    x, y = floats(x), floats(y)
-    shape(who, "x", x, "width")
-    d = integer(who, "d", x.shape[-1], least=2 if kind == "simplex" else 1, other="the width of `x` and `y`, ")
-    shape(who, "y", y, d, like="to match `x`")
-    lead(who, x=x[..., None], y=y[..., None])
-    u, plus, minus = (np.sum(v, axis=-1) for v in (x * y, (x + y) ** 2, (x - y) ** 2))
-    with quiet():
-        if r is None:
-            return (u**3 / 6 * hyp1f1(1, 4, u)) ** 2
-        if kind == "trigonometric":
-            return np.exp(plus - 2 * u + 2 * np.log(-np.expm1(-minus))) / r  # inf · 0 is 0 here, at x = y
-        if kind == "favor++":
-            A = _favor(statistic, d)
-            L = d * math.log(1 - 4 * A) - d / 2 * math.log(1 - 8 * A) + plus * (2 * (1 - 4 * A) / (1 - 8 * A) - 1)
-            return np.exp(L + 2 * u) * -np.expm1(-L) / r
-        spread = -np.expm1(-plus)
-        if kind == "hyperbolic":
-            return np.exp(plus + 2 * u) * spread**2 / r
-        if kind in BLOCKS and (P := r // d * math.comb(d, 2) + math.comb(r % d, 2)):
-            spread = spread + 2 * P / r * np.exp(-plus) * _covariance(np.minimum(plus, 100), d, kind)  # beyond, e^−a says all
-        return np.exp(plus + 2 * u) * spread / r
-
-
-def _covariance(a: Any, d: int, kind: str) -> Any:
-    """The covariance of exp(ω_1·z) and exp(ω_2·z), relative to the square of their mean, for two directions of a block, |z|² = a.
-
-        Σ_{l≥1} N_l P_l(κ) m_l²,   κ = 0 or −1/(d−1),   m_l = (a/2)^{l/2} Γ((d+l)/2)/Γ(d/2+l) ₁F₁(l/2; d/2+l; −a/2)
-
-    Our derivation: exp(ρ v·z) is a series in the Legendre polynomials P_l of dimension d, P_l(1) = 1. Over all turns of a pair (v_1, v_2)
-    the mean of P_l(v_1·ẑ) P_k(v_2·ẑ) is P_l(κ)/N_l if k = l, where N_l is the number of harmonics, else 0; and m_l e^{a/2} is the mean of
-    the coefficients over ρ ~ χ_d. The term l = 0 is the square of the mean. With κ = 0 there are no odd l, and l = 2 is negative;
-    the simplex has l = 1 before it, which is negative too.
-    """
-    from scipy.special import gammaln, hyp1f1, xlogy
-
-    kappa, degree = -1 / (d - 1) if kind == "simplex" else 0.0, 1
-    total, size, before, P = np.zeros_like(a), a, 1.0, kappa
-    while np.any(size > 2.0**-60 * np.abs(total)):
-        log_N = math.log((2 * degree + d - 2) / (degree + d - 2)) + gammaln(degree + d - 1) - gammaln(degree + 1) - gammaln(d - 1)
-        log_m = xlogy(degree / 2, a / 2) + gammaln((d + degree) / 2) - gammaln(d / 2 + degree)
-        size = np.exp(log_N + 2 * log_m) * hyp1f1(degree / 2, d / 2 + degree, -a / 2) ** 2  # the term is no larger: |P| ≤ 1
-        total = total + P * size
-        before, P = P, ((2 * degree + d - 2) * kappa * P - degree * before) / (degree + d - 2)
-        degree += 1
-    return total

@@ -1195,7 +1195,7 @@ def test_every_message_names_function_and_argument():
 
 ROOMS = ("errors", "shapes", "feature_maps", "rope", "state", "forms", "linear_attention", "attention")
 ROOMS += ("token_wise", "config", "transformer", "conversion", "checkpoint", "pasts")
-ROOMS += ("memory", "compression/__init__", "compression/best", "random_features", "generation", "fidelity")
+ROOMS += ("memory", "compression/__init__", "compression/best", "random_features", "feature_error", "generation", "fidelity")
 ROOMS += tuple(f"descent/{room}" for room in ("gradient", "irie", "von_oswald", "dai", "ren_liu", "patch"))
 CHECKERS = {"choose", "require", "namespace", "check_dtype", "instance", "integer", "scalar", "shape", "lead", "prefix_length"}
 CHECKERS |= {

@@ -22,7 +22,8 @@ from test_backends import BACKENDS, kept
 
 import refimpl as ri
 from refimpl import MP, QQ, Float, NotDefined, Rope, RunningError, balls
-from refimpl.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, mean_squared_error, random_features
+from refimpl.feature_error import mean_squared_error
+from refimpl.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features
 from refimpl.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name

@@ -29,6 +29,7 @@ from ..recurrent.rwkv import Rwkv
 from ..shapes import instance
 from ..systems import System
 from ..systems.array import first
+from .reading import size_of
 
 MAGIC = 0x67676D66
 STORED = (np.dtype("<f4"), np.dtype("<f2"))
@@ -80,12 +81,8 @@ def read_rwkv(path: str | os.PathLike[str], *, system: System) -> tuple[Rwkv, di
     Refused: what is truncated, left over, quantised, repeated, missing, unknown, not finite or of another shape than the rest asks for.
     """
     instance("read_rwkv", "system", system, System)
-    if not os.path.isfile(path):
-        problem = "not a regular file" if os.path.exists(path) else "no such file"
-        raise OSError(f"read_rwkv: cannot read {path}: {problem}")
-    who = f"read_rwkv: {path}"
+    size, who = size_of("read_rwkv", path), f"read_rwkv: {path}"
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
         header = read_header(who, file, size)
         found: dict[str, np.ndarray] = {}
         while (left := size - file.tell()) > 0:

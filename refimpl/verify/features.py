@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from ..feature_error import mean_squared_error
 from ..linear_attention import linear_attention, linear_attention_recurrent
-from ..random_features import KINDS, PAIRS, RandomFeatures, mean_squared_error, random_features
+from ..random_features import KINDS, PAIRS, RandomFeatures, random_features
 from ..state import State, absorb, no_text
 from ..systems.array import array_namespace
 from ..token_wise import constant
