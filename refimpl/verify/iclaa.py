@@ -6,6 +6,7 @@ The right side knows nothing of memories: a sum over all positions, in which the
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 from ..attention import softmax_attention
@@ -30,7 +31,10 @@ ICLAA: dict[str, Any] = {
 ROPES = (("half", 4), ("interleaved", 2))
 SIZES = ((3, 2, 4, 3), (2, 3, 5, 2))
 CASES = tuple(FeatureCase(phi, *SIZES[(i + flip) % 2], rope=ROPES[(i + flip) % 2]) for i, phi in enumerate(KINDS) for flip in (0, 1))
+SHALLOW = ModelCase(3, 2, heads=2, groups=1, d=2, m=3, phi="softmax", rope=("interleaved", "before", 2))  # its bounds always say something
 CACHED = (
+    SHALLOW,
+    replace(SHALLOW, M=1, n=3, rope=None),
     ModelCase(
         3, 2, layers=2, heads=2, groups=1, d=2, m=3, phi="softmax", rope=("half", "before", 2), hidden=2, norm="rms", activation="silu"
     ),
