@@ -330,9 +330,14 @@ def test_a_text_and_its_tokenizer(room, capsys):
     assert run(capsys, name, *words, "Once upon a time", "--out", "b", "--dtype", "float32")[0] == 0
     m, tokenizer = read_model(name, dtype="float32"), read_tokenizer(words[1])
     first, second = tokenizer.encode("Once upon a time"), tokenizer.encode(", there", begin=False)
-    assert np.allclose(load("b", m)([9]), convert(m, first)([9]), atol=1e-5) and len(first) == 5
+
+    def same_tokens(a, b):  # bit for bit; what is read from them may round as arrays lie in memory
+        return all(np.array_equal(s.k, t.k) and np.array_equal(s.v, t.v) for s, t in zip(a.biases, b.biases, strict=True))
+
+    baked = load("b", m)
+    assert same_tokens(baked, convert(m, first)) and len(first) == 5
     assert run(capsys, name, *words, ", there", "--baked", "b", "--out", "b", "--dtype", "float32")[0] == 0  # which does not begin anew
-    assert np.allclose(load("b", m)([9]), convert(convert(m, first), second)([9]), atol=1e-5) and second[0] != 1
+    assert same_tokens(load("b", m), convert(baked, second)) and second[0] != 1
     assert run(capsys, name, *words, "Once", "--baked", "b", "--out", "c")[2].endswith("another model, or changed\n")  # float64
 
 
