@@ -2,7 +2,15 @@
 
 # %%
 # Three tokens. Fractions in, fractions out: nothing is rounded anywhere.
-from refimpl import QQ, Float, floats, linear_attention, linear_attention_chunked, linear_attention_quadratic, linear_attention_recurrent
+from refimpl import (
+    QQ,
+    Float,
+    floats,
+    linear_attention,
+    linear_attention_chunked,
+    linear_attention_quadratic,
+    linear_attention_recurrent,
+)
 
 q = QQ.convert([[1, 2], [0, 1], [3, -1]])
 k = QQ.convert([[1, 1], [2, 0], [1, 4]])
@@ -21,7 +29,11 @@ assert o[1, :].tolist() == v[0, :].tolist()
 
 # %%
 # The same numbers by a masked matrix of scores, by a running state, and by chunks. `==` is exact.
-for form, options in [(linear_attention_quadratic, {}), (linear_attention_recurrent, {}), (linear_attention_chunked, {"chunk": 2})]:
+for form, options in [
+    (linear_attention_quadratic, {}),
+    (linear_attention_recurrent, {}),
+    (linear_attention_chunked, {"chunk": 2}),
+]:
     other, end = form(q, k, v, **options)
     print(f"{form.__name__:28} outputs equal: {(other == o).all()}   states equal: {(end.S == state.S).all()}")
     assert (other == o).all()

@@ -4,7 +4,8 @@
 # A rotation needs c² + s² = 1, not an angle. Every fraction t gives one: c = (1−t²)/(1+t²), s = 2t/(1+t²).
 from fractions import Fraction
 
-from refimpl import QQ, Rope, angle_table, circle_point, deinterleave, interleave, power_table, system
+from refimpl import QQ, Rope, angle_table, circle_point, power_table, system
+from refimpl.attention.rope import deinterleave, interleave
 
 c, s = circle_point(QQ.convert([Fraction(1, 2), Fraction(1, 3)]))
 print("cos", *map(str, c.tolist()), "  sin", *map(str, s.tolist()))

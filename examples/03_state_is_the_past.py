@@ -1,7 +1,8 @@
 """The state is the past: (S, z, position) replaces every token that was read, exactly."""
 
 # %%
-from refimpl import QQ, Rope, absorb, circle_point, join, linear_attention, no_text, power_table, remove, shift
+from refimpl import QQ, Rope, circle_point, linear_attention, power_table
+from refimpl.attention.state import absorb, join, no_text, remove, shift
 
 rope = Rope(power_table(*circle_point(QQ.convert([2, 3]))))
 q, k, v = (QQ.random((6, width), seed) for seed, width in ((1, 4), (2, 4), (3, 2)))

@@ -3,7 +3,17 @@
 # %%
 import numpy as np
 
-from refimpl import QQ, Degrees, Dependencies, Dual, Float, RunningError, floats, linear_attention, linear_attention_recurrent
+from refimpl import (
+    QQ,
+    Degrees,
+    Dependencies,
+    Dual,
+    Float,
+    RunningError,
+    floats,
+    linear_attention,
+    linear_attention_recurrent,
+)
 
 n, d, m = 4, 3, 2
 

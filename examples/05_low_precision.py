@@ -2,7 +2,8 @@
 
 # %%
 # z = Σ φ(k_s), added up one token at a time, rounded to bfloat16 after every token. bfloat16 has 8 significant bits.
-from refimpl import Rounded, elu_plus_one, exact_probe, floats, linear_attention, linear_attention_chunked, linear_attention_recurrent
+from refimpl import Rounded, exact_probe, floats, linear_attention, linear_attention_chunked, linear_attention_recurrent
+from refimpl.attention.feature_maps import elu_plus_one
 
 bf16 = Rounded("bfloat16")
 for n in (64, 4096):

@@ -4,7 +4,20 @@
 # A model of two layers with RoPE, in exact rationals; its rotations are powers of points of the circle, its norm has no root.
 import tempfile
 
-from refimpl import QQ, Config, Float, Rotary, check_conversion, convert, linear_attention, load, random_model, save, transformer, unconvert
+from refimpl import (
+    QQ,
+    Config,
+    Float,
+    Rotary,
+    check_conversion,
+    convert,
+    linear_attention,
+    load,
+    random_model,
+    save,
+    transformer,
+    unconvert,
+)
 
 exact = {"phi": "identity", "norm": "rms_rational", "rope": Rotary(width=2, base=None)}
 model = random_model(QQ, Config(layers=2, width=2, d=2, m=2, vocabulary=9, **exact), seed=1)
@@ -17,7 +30,15 @@ prompt, text = [3, 1, 4], [1, 5]
 #
 # The size of the biases does not depend on the length M of the prompt.
 converted = convert(model, prompt)
-print("b_KV", converted.biases[0].S.shape, " b_D", converted.biases[0].z.shape, " for a prompt of", converted.prompts[0], "tokens")
+print(
+    "b_KV",
+    converted.biases[0].S.shape,
+    " b_D",
+    converted.biases[0].z.shape,
+    " for a prompt of",
+    converted.prompts[0],
+    "tokens",
+)
 
 # %%
 # The input alone, with the biases, against prompt and input, by the sum over all positions. `==` is exact.
@@ -34,7 +55,9 @@ print("converted one after the other:", twice.prompts, " and the last taken out:
 
 # %%
 # In float64 the two agree up to rounding. How much rounding may do is computed too, layer by layer, from the same program.
-deep = random_model(Float(), Config(layers=3, width=16, heads=4, d=4, m=4, hidden=32, rope=Rotary(width=4), vocabulary=9), seed=1)
+deep = random_model(
+    Float(), Config(layers=3, width=16, heads=4, d=4, m=4, hidden=32, rope=Rotary(width=4), vocabulary=9), seed=1
+)
 baked = convert(deep, prompt)
 print(check_conversion(deep, baked, prompt, [2, 7, 1, 8]))
 

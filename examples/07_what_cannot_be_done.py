@@ -7,7 +7,7 @@
 #
 # A prompt becomes its Σ x and its Σ y²: two numbers, and any others in their place would show in y or z.
 from refimpl import QQ, convert
-from refimpl.verify.witnesses import adder, biases, show, sums, text, then
+from refimpl.verify.theorems.witnesses import adder, biases, show, sums, text, then
 
 model, prompt, x = adder(QQ, layers=2), text(QQ, 3, -1), text(QQ, 5)
 print("prompt 3, −1; input 5:  y, z =", *sums(model, then(prompt, x)).tolist())

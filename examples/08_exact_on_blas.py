@@ -39,8 +39,12 @@ a, b = (MP(50).random((32, 32), seed) / 3 for seed in (0, 1))
 product, fast = seconds(lambda: a @ b)
 objects, slow = seconds(lambda: a.planes[0] @ b.planes[0], rounds=1)
 exact = sum(x * y for x, y in zip(MP(50).fractions(a[0]), MP(50).fractions(b[:, 0]), strict=True))
-once, often = (abs(float(1 - MP(50).fractions(MP(50).wrap((x[:1, :1],)))[0, 0] / exact)) for x in (product.planes[0], objects))
-print(f"50 digits: {slow / fast:.0f} times as fast as one number after the other, off by {once:.0e} instead of {often:.0e}")
+once, often = (
+    abs(float(1 - MP(50).fractions(MP(50).wrap((x[:1, :1],)))[0, 0] / exact)) for x in (product.planes[0], objects)
+)
+print(
+    f"50 digits: {slow / fast:.0f} times as fast as one number after the other, off by {once:.0e} instead of {often:.0e}"
+)
 assert once <= Fraction(1, 2 * 10**49)
 
 # %%
@@ -49,4 +53,6 @@ for n in (512, 1024, 2048):
     q, k, v = (abs(Float().random((4, n, 32), seed)) for seed in range(3))
     (o, _), chunked = seconds(lambda q=q, k=k, v=v: linear_attention_chunked(q, k, v))
     (want, _), quadratic = seconds(lambda q=q, k=k, v=v: linear_attention_quadratic(q, k, v), rounds=2)
-    print(f"{n} tokens: chunked {1e3 * chunked:6.1f} ms, quadratic {1e3 * quadratic:6.1f} ms, apart by {abs(o / want - 1).max():.0e}")
+    print(
+        f"{n} tokens: chunked {1e3 * chunked:6.1f} ms, quadratic {1e3 * quadratic:6.1f} ms, apart by {abs(o / want - 1).max():.0e}"
+    )

@@ -48,7 +48,9 @@ assert QQ.equal(von_oswald.predictions(converted(von_oswald.asked(x, W_0)), 1), 
 # goes where more digits are carried. The rate cancels: 1 or 7, the same.
 for digits in (20, 40, 80):
     mp, T = MP(digits), MP(digits).matrix_transpose
-    demonstrations, text, W_Q, W_K, W_V = (mp.random(s, i) for i, s in enumerate(((3, 4), (1, 4), (4, 4), (4, 4), (2, 4))))
+    demonstrations, text, W_Q, W_K, W_V = (
+        mp.random(s, i) for i, s in enumerate(((3, 4), (1, 4), (4, 4), (4, 4), (2, 4)))
+    )
     tokens = mp.concat([demonstrations, text], axis=0)
     o = softmax_attention(tokens @ T(W_Q), tokens @ T(W_K), tokens @ T(W_V), scale=1)[0][-1, :]
     seen = ren_liu.softmax_seen(demonstrations, text, text[0, :], W_Q, W_K, W_V)

@@ -13,7 +13,7 @@ import numpy as np
 
 from refimpl.descent.dai import cosine
 from refimpl.descent.von_oswald import examples, proposition_1, queries, self_attention
-from refimpl.files import replacing, target_file
+from refimpl.files.safetensors import replacing, target_file
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--full", action="store_true")
@@ -77,7 +77,11 @@ at, rows = range(0, steps + 1, steps // 10), []
 for i in range(steps + 1):
     if i in at:
         rows.append(measures())
-        print("{:5} steps: loss {:.4f}, squared difference from GD's ŷ {:.5f}, cosine with its ∂ŷ/∂x {:.4f}".format(i, *rows[-1]))
+        print(
+            "{:5} steps: loss {:.4f}, squared difference from GD's ŷ {:.5f}, cosine with its ∂ŷ/∂x {:.4f}".format(
+                i, *rows[-1]
+            )
+        )
     new_asked, new_shown, new_y = map(torch.from_numpy, draw(lessons))
     guess = answers(new_asked[:, :1, :], new_shown, W)[:, 0]
     (W.grad,) = torch.autograd.grad(loss(new_y, guess), W)

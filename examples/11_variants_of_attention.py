@@ -11,7 +11,7 @@ import argparse
 from itertools import product
 
 from refimpl.descent import ren_liu
-from refimpl.files import replacing, target_file
+from refimpl.files.safetensors import replacing, target_file
 
 (parser := argparse.ArgumentParser()).add_argument("--full", action="store_true")
 parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
@@ -37,10 +37,17 @@ def attention(K, V, q, g_1, g_2, decay=0.0, off_diagonal=0.0, k=0, beta=0.0, ker
 # Is it refimpl's? With κ = k·q in place of exp, small integers and binary α, β/k, nothing rounds before the division: `==` is asked for.
 # It cannot see exp itself, nor that g_2 comes before exp here, as on the slides, but after φ in refimpl's Variant: for k·q they agree.
 as_is, whole = lambda x: x, lambda *shape: torch.randint(1, 4, shape, generator=rng).to(torch.float64)
-K, V, q, augmented = whole(6, 3), whole(6, 2), whole(1, 3), [ren_liu.residual(whole(4, n), whole(n, 4), 0.5, torch.relu) for n in (2, 3)]
+K, V, q, augmented = (
+    whole(6, 3),
+    whole(6, 2),
+    whole(1, 3),
+    [ren_liu.residual(whole(4, n), whole(n, 4), 0.5, torch.relu) for n in (2, 3)],
+)
 seen = ren_liu.Attended(K[:-1], V[:-1], K[-1:], V[-1:], q[0])
 for g, alpha, off, (k, beta) in product(([as_is] * 2, augmented), (0, 0.25), (0, 0.5), ((1, 0.0), (1, 0.5), (3, 0.75))):
-    variant = ren_liu.Variant(decay=alpha, off_diagonal=off, negatives=ren_liu.unlike(g[1](K[:-1]), k), beta=beta, values=g[0], keys=g[1])
+    variant = ren_liu.Variant(
+        decay=alpha, off_diagonal=off, negatives=ren_liu.unlike(g[1](K[:-1]), k), beta=beta, values=g[0], keys=g[1]
+    )
     assert torch.equal(attention(K, V, q, *g, alpha, off, k, beta, kernel=as_is), ren_liu.attention(seen, variant))
 print("equal to ren_liu.attention, bit for bit, in 24 variants")
 
@@ -58,14 +65,21 @@ start = {name: torch.randn((seeds, *shape), generator=rng) / 5 for name, shape i
 
 
 def losses(W, at, augment=(), **how):
-    g = [ren_liu.residual(W[n][:, None], W[n + " 2"][:, None], 0.5, torch.relu) if n in augment else as_is for n in ("values", "keys")]
-    q, K, V = (torch.einsum("sbnw,shw->sbnh", tokens[:, at, first:], W[n]) for n, first in (("Q", -1), ("K", 0), ("V", 0)))
+    g = [
+        ren_liu.residual(W[n][:, None], W[n + " 2"][:, None], 0.5, torch.relu) if n in augment else as_is
+        for n in ("values", "keys")
+    ]
+    q, K, V = (
+        torch.einsum("sbnw,shw->sbnh", tokens[:, at, first:], W[n]) for n, first in (("Q", -1), ("K", 0), ("V", 0))
+    )
     return ((attention(K, V, q, *g, **how) - y[:, at, -1]) ** 2).mean((1, 2))
 
 
 families = {
     "regularised": {f"{how} α={a}": {how: a} for how in ("decay", "off_diagonal") for a in (0.1, 0.5)},
-    "augmented": {"augmented " + " and ".join(how): {"augment": how} for how in (("values",), ("keys",), ("values", "keys"))},
+    "augmented": {
+        "augmented " + " and ".join(how): {"augment": how} for how in (("values",), ("keys",), ("values", "keys"))
+    },
     "negative": {f"negative k={k} β={b}": {"k": k, "beta": b} for k in (1, 3) for b in (0.1, 0.5)},
 }
 curves, found = {}, {"lower in every seed": [], "higher in every seed": [], "lower in some": []}
@@ -80,9 +94,16 @@ for name, how in {"normal": {}, **families["regularised"], **families["augmented
         with torch.no_grad():
             curves[name].append(losses(W, slice(512, 1024), **how))
     last, less = curves[name][-1], curves[name][-1] - curves["normal"][-1]
-    found["lower in every seed" if (less < 0).all() else "higher in every seed" if (less > 0).all() else "lower in some"].append(name)
-    print(f"{name:26} {last.mean():.4f} ± {last.std():.4f}   less normal {less.mean():+.4f} ± {less.std():.4f}", flush=True)
-print(f"Mean ± sd of {seeds} seeds after {epochs} epochs. Of variants that do nothing, one in four is alike in three seeds.")
+    found[
+        "lower in every seed" if (less < 0).all() else "higher in every seed" if (less > 0).all() else "lower in some"
+    ].append(name)
+    print(
+        f"{name:26} {last.mean():.4f} ± {last.std():.4f}   less normal {less.mean():+.4f} ± {less.std():.4f}",
+        flush=True,
+    )
+print(
+    f"Mean ± sd of {seeds} seeds after {epochs} epochs. Of variants that do nothing, one in four is alike in three seeds."
+)
 for verdict, names in found.items():
     print(f"{verdict}:", ", ".join(name for name in names if name != "normal") or "none")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from refimpl import MP, Float, softmax_attention
 from refimpl.descent.ren_liu import Attended, attention, gap_bound, one_at_a_time, softmax_seen
-from refimpl.files import replacing, target_file
+from refimpl.files.safetensors import replacing, target_file
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--full", action="store_true")
@@ -89,7 +89,11 @@ for name, (v, w, k) in tasks.items():
         usual = np.quantile(gaps, 0.95)
         rows.append((gaps.mean(), usual, gaps.max(), ours, slide))
         held = (gaps <= ours).mean(), (gaps <= slide).mean()
-        print("{:5} {:9.3f} {:7.3f} {:8.3f} {:8.3f} {:9.3f} {:15.1%} {:12.1%} {:13.1f}".format(N, *rows[-1], *held, ours / usual))
+        print(
+            "{:5} {:9.3f} {:7.3f} {:8.3f} {:8.3f} {:9.3f} {:15.1%} {:12.1%} {:13.1f}".format(
+                N, *rows[-1], *held, ours / usual
+            )
+        )
         assert held[0] >= 1 - delta
 
 # %%

@@ -14,11 +14,22 @@ from refimpl import QQ
 from refimpl.descent.gradient import alignment, gradient, squared_error
 from refimpl.descent.ren_liu import W_0, Attended, Variant, attention, unlike
 
-seen = Attended(*map(QQ.convert, ([[2, 0], [1, 1], [0, 2], [2, 1]], [[3, 0], [2, 1], [0, 3], [3, 1]], [[1, 1]], [[1, 1]], [3, 2])))
+seen = Attended(
+    *map(QQ.convert, ([[2, 0], [1, 1], [0, 2], [2, 1]], [[3, 0], [2, 1], [0, 3], [3, 1]], [[1, 1]], [[1, 1]], [3, 2]))
+)
 negatives, beta, start, q, T = unlike(seen.K_D, 1), Fraction(1, 2), W_0(seen), seen.q[:, None], QQ.matrix_transpose
 away = QQ.stack([seen.V_D[j, :] for [j] in negatives], axis=0)
 show = lambda x: str(x).replace("\n", "").strip("ℚ()")  # noqa: E731
-print("negatives", negatives, "  D =", show(seen.D[0]), "  before any step: W =", show(start), "  W q =", show((start @ q)[:, 0]))
+print(
+    "negatives",
+    negatives,
+    "  D =",
+    show(seen.D[0]),
+    "  before any step: W =",
+    show(start),
+    "  W q =",
+    show((start @ q)[:, 0]),
+)
 
 
 # %%
@@ -39,15 +50,23 @@ def with_negatives(W, V, K, away, D):
 # %%
 # One step on each is attention: to the values; to what W_0 has not yet learned of them; to the values, less β of another's. By `==`.
 left = attention(replace(seen, V_D=seen.V_D - seen.K_D @ T(start)))
-equals = {dual: attention(seen), without_negatives: left, with_negatives: attention(seen, Variant(negatives=negatives, beta=beta))}
+equals = {
+    dual: attention(seen),
+    without_negatives: left,
+    with_negatives: attention(seen, Variant(negatives=negatives, beta=beta)),
+}
 data = (seen.V_D, seen.K_D, away, seen.D)
 for loss, o in equals.items():
     slope = gradient(loss, start, *data)
     W = start - slope
     assert QQ.equal((W @ q)[:, 0], o)
     own, others = (alignment(W, views, seen.K_D) - alignment(start, views, seen.K_D) for views in (seen.V_D, away))
-    print(f"{loss.__name__}: L = {show(loss(start, *data))}, ∂L/∂W = {show(slope)}; after a step {show(loss(W, *data))}, W q = {show(o)}")
-    print(f"    Σ v_i·W k_i grew by {show(own)}, and with the v of its negative for v_i by {float((others / own).tolist()):.3f} of that")
+    print(
+        f"{loss.__name__}: L = {show(loss(start, *data))}, ∂L/∂W = {show(slope)}; after a step {show(loss(W, *data))}, W q = {show(o)}"
+    )
+    print(
+        f"    Σ v_i·W k_i grew by {show(own)}, and with the v of its negative for v_i by {float((others / own).tolist()):.3f} of that"
+    )
 
 # %%
 # Where it goes from there. The first and the third loss are linear in W: every step is the same, without end. The second comes to rest.
@@ -56,4 +75,6 @@ for loss in equals:
     for _ in range(40):
         W = W - gradient(loss, W, *data)
         lengths.append(sum(x * x for row in W.tolist() for x in row) ** 0.5)
-    print(f"{loss.__name__:18} |W| after 1, 2, 10, 20, 40 steps:", *(f"{lengths[i - 1]:.3f}" for i in (1, 2, 10, 20, 40)))
+    print(
+        f"{loss.__name__:18} |W| after 1, 2, 10, 20, 40 steps:", *(f"{lengths[i - 1]:.3f}" for i in (1, 2, 10, 20, 40))
+    )

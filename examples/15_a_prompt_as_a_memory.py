@@ -12,13 +12,13 @@ import numpy as np
 from scipy.stats import t as student
 
 from refimpl import Config, Float, Rotary, convert, random_model
-from refimpl.checkpoint import memory
-from refimpl.compression import KINDS, Compression
-from refimpl.fidelity import distance
-from refimpl.files import replacing, target_file
-from refimpl.generation import generate
-from refimpl.models import read_model
-from refimpl.random_features import KINDS as RANDOM
+from refimpl.attention.random_features import KINDS as RANDOM
+from refimpl.files.checkpoint import memory
+from refimpl.files.models import read_model
+from refimpl.files.safetensors import replacing, target_file
+from refimpl.model.generation import generate
+from refimpl.prompt.compression import KINDS, Compression
+from refimpl.prompt.fidelity import distance
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--full", action="store_true")
@@ -37,7 +37,9 @@ if real:
     llama, nano = (read_model(Path(folder) / name) for name in files)
 else:
     print("REFIMPL_MODELS names no folder with real weights: these are random models, which say nothing of real ones")
-    llama = random_model(Float(), Config(2, 32, 4, 2, 8, 8, phi="softmax", vocabulary=64, rope=Rotary(8, placement="before")), seed=0)
+    llama = random_model(
+        Float(), Config(2, 32, 4, 2, 8, 8, phi="softmax", vocabulary=64, rope=Rotary(8, placement="before")), seed=0
+    )
     nano = random_model(Float(), Config(2, 16, 2, d=8, m=8, phi="softmax", vocabulary=3, table=11), seed=0)
 
 
@@ -51,9 +53,17 @@ def letters(seed):
     return (text := list(np.random.default_rng(seed).integers(0, 3, 6))), sorted(text)[:5]
 
 
-LABELS = (*RANDOM, "half rank", *KINDS[len(RANDOM) :])  # half rank: positive features, half of the columns of [b_KV b_D]
+LABELS = (
+    *RANDOM,
+    "half rank",
+    *KINDS[len(RANDOM) :],
+)  # half rank: positive features, half of the columns of [b_KV b_D]
 first, second = ("stories260K", "gpt-nano") if real else ("random Llama", "random GPT-2")
-SUBJECTS = {first: (llama, story, True), second: (nano, letters, False), f"{second}, positions restarted": (nano, letters, True)}
+SUBJECTS = {
+    first: (llama, story, True),
+    second: (nano, letters, False),
+    f"{second}, positions restarted": (nano, letters, True),
+}
 
 # %%
 # The prompted model is the truth, the model without the prompt what has to be beaten. A scale s is one of attention: exp(s q·k/√d).
@@ -68,7 +78,10 @@ def mean(values):
 def measured(model, text_of, restart):  # {(kind, r): {scale: (errors, agreements)}}, and the bytes of each
     found, sizes = {}, {}
     for scale in scales:
-        subject = replace(model, weights={name: w * scale if name.endswith(("W_Q", "b_Q")) else w for name, w in model.weights.items()})
+        subject = replace(
+            model,
+            weights={name: w * scale if name.endswith(("W_Q", "b_Q")) else w for name, w in model.weights.items()},
+        )
         for seed in range(prompts):
             prompt, text = text_of(seed)
             want = subject([*prompt, *text])[len(prompt) :, :]
@@ -87,25 +100,34 @@ def measured(model, text_of, restart):  # {(kind, r): {scale: (errors, agreement
 # %%
 figures = {name: measured(*subject) for name, subject in SUBJECTS.items()}
 for name, (found, sizes) in figures.items():
-    print(f"\n{name}: relative logit error in %, × where it is worse than dropping the prompt; and next-token agreement at scale 1")
+    print(
+        f"\n{name}: relative logit error in %, × where it is worse than dropping the prompt; and next-token agreement at scale 1"
+    )
     print(f"{'kind':15}{'r':>5}{'memory':>9}" + "".join(f"{f'scale {s}':>18}" for s in scales) + f"{'agreement':>16}")
     best = {}
     for (kind, r), by_scale in found.items():
         share = sizes[kind, r]["biases"] / sizes[kind, r]["kv_cache"] if kind != "dropped" else 0
         errors, floors = ([mean([e for e, _ in x[s]]) for s in scales] for x in (by_scale, found["dropped", 0]))
         cells = [
-            f"{100 * e:11.3g} ± {100 * half:<4.2g}{' ×'[bool(e > floor)]}" for (e, half), (floor, _) in zip(errors, floors, strict=True)
+            f"{100 * e:11.3g} ± {100 * half:<4.2g}{' ×'[bool(e > floor)]}"
+            for (e, half), (floor, _) in zip(errors, floors, strict=True)
         ]
         agree, half = mean([a for _, a in by_scale[1]])
         print(f"{kind:15}{r or '':>5}{share:8.2f}c{''.join(cells)}{100 * agree:9.1f} ± {100 * half:.2g}")
         best[kind, r] = share, errors[scales.index(1)][0]
     for most, winners in ((1 / 16, []), (1 / 8, []), (1 / 4, []), (1 / 2, []), (1, [])):
         for kinds in (LABELS[: len(RANDOM) + 1], LABELS[len(RANDOM) + 1 : -1]):
-            within = [(error, f"{kind}({r})") for (kind, r), (share, error) in best.items() if share <= most and kind in kinds]
+            within = [
+                (error, f"{kind}({r})") for (kind, r), (share, error) in best.items() if share <= most and kind in kinds
+            ]
             winners.append(f"{min(within)[1]} {100 * min(within)[0]:.3g}" if within else "none so small")
         print(f"up to {most:6.4f} of the cache: random features {winners[0]}, maps by keys {winners[1]}")
-print("\nmemory: 1c is the exact KV cache. Chen et al. report, as read in notes, for GPT-2: 16.56 % dropped, 9.17 % converted;")
-print("its size, prompts, number of features and positions are not known to us, so these figures stand beside ours, not against them.")
+print(
+    "\nmemory: 1c is the exact KV cache. Chen et al. report, as read in notes, for GPT-2: 16.56 % dropped, 9.17 % converted;"
+)
+print(
+    "its size, prompts, number of features and positions are not known to us, so these figures stand beside ours, not against them."
+)
 
 # %%
 if options.plot:
@@ -115,12 +137,19 @@ if options.plot:
     figure, axes = plt.subplots(1, len(figures), figsize=(18, 6), sharey=True)
     for axis, (name, (found, sizes)) in zip(axes, figures.items(), strict=True):
         for i, kind in enumerate(LABELS[:-1]):
-            points = sorted((sizes[k, r]["biases"], *mean([e for e, _ in x[1]])) for (k, r), x in found.items() if k == kind)
+            points = sorted(
+                (sizes[k, r]["biases"], *mean([e for e, _ in x[1]])) for (k, r), x in found.items() if k == kind
+            )
             x, error, half = np.array(points).T
-            bars, style = [np.minimum(half, 0.9 * error), half], "o-" if kind in KINDS[len(RANDOM) :] else "s--"  # no bar goes below 0
+            bars, style = (
+                [np.minimum(half, 0.9 * error), half],
+                "o-" if kind in KINDS[len(RANDOM) :] else "s--",
+            )  # no bar goes below 0
             axis.errorbar(x, error, bars, fmt=style, ms=4, lw=1, elinewidth=0.5, color=plt.cm.tab20(i), label=kind)
         axis.axhline(mean([e for e, _ in found["dropped", 0][1]])[0], color="k", ls=":", label="prompt dropped")
-        axis.axvline(sizes["cache", 0]["kv_cache"], color="k", lw=0.8, label="exact KV cache: right of it, it is cheaper")
+        axis.axvline(
+            sizes["cache", 0]["kv_cache"], color="k", lw=0.8, label="exact KV cache: right of it, it is cheaper"
+        )
         axis.set(xscale="log", yscale="log", title=name, xlabel="bytes of memory, all layers", ylim=(1e-4, 5))
     axes[0].set_ylabel("relative logit error, 95 % intervals")
     axes[-1].legend(fontsize=8, loc="lower right")

@@ -8,8 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from refimpl import QQ, Float, Model, Rwkv, convert, generate, load, random_model, read_model, recurrence, recurrence_sum, save, transformer
-from refimpl.models.tokenizers import ByteTokenizer
+from refimpl import (
+    QQ,
+    Float,
+    Model,
+    Rwkv,
+    convert,
+    generate,
+    load,
+    random_model,
+    read_model,
+    recurrence,
+    recurrence_sum,
+    save,
+    transformer,
+)
+from refimpl.files.tokenizers import ByteTokenizer
 
 r, w, k, a, b = (QQ.random((5, 2), seed) for seed in range(5))
 v = QQ.random((5, 3), 5)
@@ -31,7 +45,9 @@ prompt, text = bytes_.encode("The three of them walked on for a long time. " * 8
 prompted, _ = transformer(model, prompt + text, form="sum")
 baked = convert(model, prompt)
 apart = np.abs(baked(text) - prompted[len(prompt) :]).max() / np.abs(prompted).max()
-print(f"{len(prompt)} bytes of prompt; logits from the state and from the sum over all positions: {apart:.1e} apart, relatively")
+print(
+    f"{len(prompt)} bytes of prompt; logits from the state and from the sum over all positions: {apart:.1e} apart, relatively"
+)
 
 # %%
 # The state goes into a file, the prompt away; and the text goes on as if it were there.

@@ -14,10 +14,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-ASSUMING = r"Axioms?|Parameters?|Conjectures?|Admitted|admit|give_up|bypass_check|(?:Guard|Positivity|Universe)\s+Checking"
+ASSUMING = (
+    r"Axioms?|Parameters?|Conjectures?|Admitted|admit|give_up|bypass_check|(?:Guard|Positivity|Universe)\s+Checking"
+)
 # In which a statement, or an assumption, could be overlooked; nothing here needs them
 HIDING = r"Module|Include|Load|Property|(?<!Section )(?<!End )Context"
-STATEMENT = r"Theorem|Lemma|Corollary|Proposition|Fact|Remark|Example|Definition|Fixpoint|Canonical|Instance|Inductive|Record"
+STATEMENT = (
+    r"Theorem|Lemma|Corollary|Proposition|Fact|Remark|Example|Definition|Fixpoint|Canonical|Instance|Inductive|Record"
+)
 CLOSED = "Closed under the global context"
 # Fields of modules that MathComp seals, into which coqchk does not look
 SEALED = r"(?:mathcomp\.(?:ssreflect|fingroup|algebra)|Coq\.ssr)(?:\.\w+){3,}"
@@ -55,7 +59,11 @@ def assumptions(build: Path, rooms: list[str], names: list[str]) -> list[str]:
     print(
         f"{done.stdout.count(CLOSED)} of {len(names)} definitions and statements in {len(rooms)} rooms are closed under the global context"
     )
-    return [] if done.stdout.count(CLOSED) == len(names) > 0 else ["something is assumed:", *done.stdout.replace(CLOSED, "").split("\n")]
+    return (
+        []
+        if done.stdout.count(CLOSED) == len(names) > 0
+        else ["something is assumed:", *done.stdout.replace(CLOSED, "").split("\n")]
+    )
 
 
 def checker(log: str) -> list[str]:
@@ -75,5 +83,7 @@ if __name__ == "__main__":
         sys.exit("\n".join(["audit: not in order", *filter(None, wrong)]))
     from refimpl.verify.check import source  # what the instances were computed by
 
-    digests = {f"{room}.v": hashlib.sha256((build / f"{room}.v").read_bytes()).hexdigest() for room in rooms} | {"refimpl": source()}
+    digests = {f"{room}.v": hashlib.sha256((build / f"{room}.v").read_bytes()).hexdigest() for room in rooms} | {
+        "refimpl": source()
+    }
     (build / "audited.json").write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")

@@ -37,7 +37,7 @@ Import GRing.Theory.
 Local Open Scope ring_scope.
 
 Notation "a // b" := (frac a b) (at level 40).
-Notation A := (@Array Qc_fieldType).
+Notation A := (@SystemArray Qc_fieldType).
 
 Definition lists_of {r m} (a : c_state Qc_fieldType r m) :=
   (lists a.1, lists a.2).
@@ -169,7 +169,11 @@ class Attention:
         r = phi(k).shape[-1]
         c, s = draw.circle(self.pairs or 0)
         rope = None if self.pairs is None else Rope(ri.power_table(c, s), self.layout, self.placement)
-        begin = draw.state(r=r, m=self.m, position=self.position) if self.start else ri.no_text(v, r, self.m, position=self.position)
+        begin = (
+            draw.state(r=r, m=self.m, position=self.position)
+            if self.start
+            else ri.state.no_text(v, r, self.m, position=self.position)
+        )
         f, g = turns(rope, c, s, r)
         given = array(q), array(k)
         lets = {x: f"c_each {feature_map(self.phi, self.d)} {y}" for x, y in zip("qk", given, strict=True)}
@@ -183,7 +187,7 @@ def attention(name: str, a: Attention) -> str:
     def make(draw: Draw) -> str:
         lets, (q, k, v), options, (f, g) = a.inputs(draw)
         done = [form(q, k, v, mask=a.mask, normalise=a.normalise, **options) for form in FORMS]
-        after = ri.absorb(options["state"], k, v, phi=a.phi, rope=options["rope"])
+        after = ri.state.absorb(options["state"], k, v, phi=a.phi, rope=options["rope"])
         claims = [f"c_accepts {g} past q k {a.P} {boolean(a.normalise)}"]
         lets["o"] = f"lists (c_attend {f} {g} past q k v {a.P} {boolean(a.normalise)})"
         lets["after"] = f"past_of (c_absorb_text {f} {g} past k v)"
@@ -254,13 +258,15 @@ def algebra(name: str, a: Attention) -> str:
     two, strength, by, origin = draw.state(r=one.S.shape[0], m=a.m, position=4), Fraction(-3, 7), 5, 1
     turn = {"rope": rope, "phi": a.phi}
     pairs = {
-        f"c_shift_past {f} {g} a {integer(by)}": ri.shift(one, by, **turn),
-        f"c_shift_past {f} {g} a {integer(-by)}": ri.shift(one, -by, **turn),
-        f"c_join {f} {g} a b {integer(origin)}": ri.join(one, two, origin=origin, **turn),
-        f"c_remove {f} {g} b a {integer(origin)}": ri.remove(two, one, origin=origin, **turn),
-        f"c_scale_past a ({number(strength)})": ri.scale(one, strength),
+        f"c_shift_past {f} {g} a {integer(by)}": ri.state.shift(one, by, **turn),
+        f"c_shift_past {f} {g} a {integer(-by)}": ri.state.shift(one, -by, **turn),
+        f"c_join {f} {g} a b {integer(origin)}": ri.state.join(one, two, origin=origin, **turn),
+        f"c_remove {f} {g} b a {integer(origin)}": ri.state.remove(two, one, origin=origin, **turn),
+        f"c_scale_past a ({number(strength)})": ri.state.scale(one, strength),
     }
-    return example(name, {"a": past(one), "b": past(two)}, [f"past_of ({x}) == {past(b, lists)}" for x, b in pairs.items()])
+    return example(
+        name, {"a": past(one), "b": past(two)}, [f"past_of ({x}) == {past(b, lists)}" for x, b in pairs.items()]
+    )
 
 
 ALGEBRA = {
@@ -321,7 +327,10 @@ def conversion(name: str, a: Conversion) -> str:
             "going_on": f"c_absorb {options} bs p {P} prompt",
             "weaker": f"c_convert_strength {options} ({number(STRENGTH)}) p {P} bs prompt",
         }
-        removed = [biases(ri.unconvert(weaker, prompt, mask=a.mask, strength=STRENGTH, form=form).biases, lists) for form in FORMS]
+        removed = [
+            biases(ri.unconvert(weaker, prompt, mask=a.mask, strength=STRENGTH, form=form).biases, lists)
+            for form in FORMS
+        ]
         claims = [
             f"c_defined_run {options} bs p {P} whole",
             equal(f"(lists (c_run {options} bs p {P} whole))", (lists(o) for o, _ in prompted)),
@@ -354,9 +363,21 @@ def refused_model(name: str) -> str:
 def weights(c: Config, given: dict[str, Any]) -> str:
     """Those of one layer, 0 where it has none."""
     q, k, v = c.heads * c.d, c.kv_heads * c.d, c.kv_heads * c.m
-    shapes = {"W_Q": (c.width, q), "b_Q": (1, q), "W_K": (c.width, k), "b_K": (1, k), "W_V": (c.width, v), "b_V": (1, v)}
+    shapes = {
+        "W_Q": (c.width, q),
+        "b_Q": (1, q),
+        "W_K": (c.width, k),
+        "b_K": (1, k),
+        "W_V": (c.width, v),
+        "b_V": (1, v),
+    }
     shapes |= {"W_O": (c.heads * c.m, c.width), "b_O": (1, c.width)}
-    shapes |= {"W_up": (c.width, c.hidden), "b_up": (1, c.hidden), "W_down": (c.hidden, c.width), "b_down": (1, c.width)}
+    shapes |= {
+        "W_up": (c.width, c.hidden),
+        "b_up": (1, c.hidden),
+        "W_down": (c.hidden, c.width),
+        "b_down": (1, c.width),
+    }
     parts = (QQ.reshape(given[name], shape) if name in given else QQ.zeros(shape) for name, shape in shapes.items())
     numbers = c.width, c.kv_heads, c.heads // c.kv_heads, c.d, c.m, c.hidden
     return f"@Weights (array Qc_fieldType) {' '.join(map(str, numbers))} {' '.join(map(array, parts))}"
@@ -368,33 +389,68 @@ def rotary(width: int, **options: Any) -> Rotary:
 
 CONVERSION = {
     "one_layer": Conversion(M=3, n=2, config={"layers": 1, "width": 2, "d": 2, "m": 2, "rope": rotary(2)}),
-    "two_heads": Conversion(M=2, n=2, position=3, config={"layers": 1, "width": 3, "heads": 2, "d": 2, "rope": rotary(2)}),
-    "grouped": Conversion(M=2, n=1, config={"layers": 1, "width": 2, "heads": 4, "groups": 2, "d": 3, "m": 2, "rope": rotary(2)}),
+    "two_heads": Conversion(
+        M=2, n=2, position=3, config={"layers": 1, "width": 3, "heads": 2, "d": 2, "rope": rotary(2)}
+    ),
+    "grouped": Conversion(
+        M=2, n=1, config={"layers": 1, "width": 2, "heads": 4, "groups": 2, "d": 3, "m": 2, "rope": rotary(2)}
+    ),
     "no_positions": Conversion(M=2, n=3, config={"layers": 1, "width": 2, "d": 2, "m": 1, "hidden": 3, "biased": True}),
-    "no_biases": Conversion(M=3, n=1, carries=False, config={"layers": 2, "width": 2, "d": 2, "m": 1, "rope": rotary(2)}),
+    "no_biases": Conversion(
+        M=3, n=1, carries=False, config={"layers": 2, "width": 2, "d": 2, "m": 1, "rope": rotary(2)}
+    ),
     "two_layers": Conversion(
-        M=1, n=1, position=-1,
+        M=1,
+        n=1,
+        position=-1,
         config={"layers": 2, "width": 2, "heads": 2, "groups": 1, "d": 2, "biased": True, "rope": rotary(2)},
     ),
     "parallel": Conversion(
-        M=2, n=1,
-        config={"order": "parallel", "layers": 2, "width": 1, "heads": 2, "d": 2, "hidden": 2, "rope": rotary(2, layout="interleaved")},
+        M=2,
+        n=1,
+        config={
+            "order": "parallel",
+            "layers": 2,
+            "width": 1,
+            "heads": 2,
+            "d": 2,
+            "hidden": 2,
+            "rope": rotary(2, layout="interleaved"),
+        },
     ),
     "post": Conversion(M=1, n=2, config={"order": "post", "layers": 1, "width": 2, "heads": 2, "d": 2, "hidden": 2}),
     "before": Conversion(
-        M=2, n=2, position=1, config={"layers": 1, "width": 2, "heads": 2, "d": 4, "rope": rotary(4, placement="before")}
+        M=2,
+        n=2,
+        position=1,
+        config={"layers": 1, "width": 2, "heads": 2, "d": 4, "rope": rotary(4, placement="before")},
     ),
     "before_interleaved": Conversion(
         M=2, n=1, config={"layers": 2, "width": 2, "d": 5, "rope": rotary(4, layout="interleaved", placement="before")}
     ),
     "unnormalised_layers": Conversion(
-        M=2, n=2, config={"layers": 2, "width": 2, "heads": 2, "d": 2, "m": 2, "normalise": False, "rope": rotary(2), "hidden": 1}
+        M=2,
+        n=2,
+        config={
+            "layers": 2,
+            "width": 2,
+            "heads": 2,
+            "d": 2,
+            "m": 2,
+            "normalise": False,
+            "rope": rotary(2),
+            "hidden": 1,
+        },
     ),
-    "polynomial_layer": Conversion(M=2, n=1, config={"layers": 1, "width": 2, "d": 2, "m": 2, "phi": "polynomial(2)", "rope": rotary(8)}),
-    "prefix_layers": Conversion(M=3, n=1, mask="full", config={"layers": 2, "width": 1, "d": 2, "m": 2, "rope": rotary(2)}),
+    "polynomial_layer": Conversion(
+        M=2, n=1, config={"layers": 1, "width": 2, "d": 2, "m": 2, "phi": "polynomial(2)", "rope": rotary(8)}
+    ),
+    "prefix_layers": Conversion(
+        M=3, n=1, mask="full", config={"layers": 2, "width": 1, "d": 2, "m": 2, "rope": rotary(2)}
+    ),
     "no_prompt": Conversion(M=0, n=2, config={"layers": 1, "width": 2, "d": 2, "rope": rotary(2)}),
     "no_text": Conversion(M=2, n=0, config={"layers": 1, "width": 2, "d": 2, "rope": rotary(2)}),
-}  # fmt: skip
+}
 
 
 # On the definitions themselves: the theorems of computable.v close the chain
@@ -405,7 +461,15 @@ def section(name: str, lets: dict[str, str], R: str, statement: str, proof: str)
     lines = [f"Let {x} := {value}." for x, value in lets.items()]
     lines += [f"Lemma circle_{name} : c_circle c s. Proof. by vm_compute. Qed."]
     lines += [f"Let R := {R} (power_table (circle_c circle_{name})) Half."]
-    return "\n".join([f"\nSection {name.capitalize()}.", *lines, f"Example {name} :\n  {statement}.", proof, f"End {name.capitalize()}."])
+    return "\n".join(
+        [
+            f"\nSection {name.capitalize()}.",
+            *lines,
+            f"Example {name} :\n  {statement}.",
+            proof,
+            f"End {name.capitalize()}.",
+        ]
+    )
 
 
 def definition_attention(name: str) -> str:
@@ -414,7 +478,9 @@ def definition_attention(name: str) -> str:
     def make(draw: Draw) -> str:
         q, k, v, (c, s), begin = draw(4, 3), draw(4, 3), draw(4, 2), draw.circle(1), draw.state(r=3, m=2, position=-1)
         o, _ = ri.linear_attention(q, k, v, rope=Rope(ri.power_table(c, s)), state=begin, mask=2)
-        lets = {x: array(y) for x, y in {"c": c[None, :], "s": s[None, :], "q": q, "k": k, "v": v}.items()} | {"past": past(begin)}
+        lets = {x: array(y) for x, y in {"c": c[None, :], "s": s[None, :], "q": q, "k": k, "v": v}.items()} | {
+            "past": past(begin)
+        }
         statement = f"""attend R (no_rotation _ _) (to_past past) (to_mx q) (to_mx k) (to_mx v) 2 true =
   to_mx {array(o)}"""
         proof = """Proof.

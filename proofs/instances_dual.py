@@ -34,7 +34,7 @@ Import GRing.Theory.
 Local Open Scope ring_scope.
 
 Notation "a // b" := (frac a b) (at level 40).
-Notation A := (@Array Qc_fieldType).
+Notation A := (@SystemArray Qc_fieldType).
 
 Lemma H_two : 2%:R != 0 :> Qc_fieldType. Proof. by vm_compute. Qed.
 """
@@ -84,7 +84,13 @@ class Regression:
 
     def data(self, draw: Draw) -> tuple[dict[str, str], tuple[Any, ...]]:
         """Coq's let's; W_0, X, Y, the queries x and η."""
-        W_0, X, Y, x, eta = draw(self.m, self.d), draw(self.N, self.d), draw(self.N, self.m), draw(self.M, self.d), scalar(draw)
+        W_0, X, Y, x, eta = (
+            draw(self.m, self.d),
+            draw(self.N, self.d),
+            draw(self.N, self.m),
+            draw(self.M, self.d),
+            scalar(draw),
+        )
         named = {"W0": W_0, "X": X, "Y": Y, "x": x}
         return {name: array(y) for name, y in named.items()} | {"eta": number(eta)}, (W_0, X, Y, x, eta)
 
@@ -144,7 +150,11 @@ def layers(name: str, a: Regression) -> str:
         same(f"(x *m (W {k}%N)^T)%A", von_oswald.predictions(said, a.m), x @ T(Ws[-1])),
     ]
     if k:  # a model has layers
-        model, shown, asked = von_oswald.regression_model(W_0, eta, a.N, layers=k), von_oswald.shown(X, Y), von_oswald.asked(x, W_0)
+        model, shown, asked = (
+            von_oswald.regression_model(W_0, eta, a.N, layers=k),
+            von_oswald.shown(X, Y),
+            von_oswald.asked(x, W_0),
+        )
         converted = ri.convert(model, shown, mask="full")
         b_KV = [b.S[0, :, :] for b in converted.biases]
         updates = [von_oswald.weight_update(b, eta, a.N) for b in b_KV]
@@ -179,7 +189,9 @@ def gd_plus_plus(name: str, a: Regression) -> str:
     tokens = QQ.concat([von_oswald.shown(X, Y), von_oswald.asked(x, 0 * W_0)], axis=-2)
     out = model(tokens, mask=a.N)
     lets |= {"gamma": number(gamma), "E0": "c_row_mx X Y", "Z0": f"c_row_mx x (c_0 {a.M} {a.m})"}
-    weights = f"(c_W_QK _ {d} {a.m}) (c_W_QK _ {d} {a.m}) (c_gdpp_V _ {d} {a.m}) (c_gdpp_P {d} {a.m} gamma (eta / {a.N}%:R))"
+    weights = (
+        f"(c_W_QK _ {d} {a.m}) (c_W_QK _ {d} {a.m}) (c_gdpp_V _ {d} {a.m}) (c_gdpp_P {d} {a.m} gamma (eta / {a.N}%:R))"
+    )
     for i in range(a.steps):
         lets |= {f"{x}{i + 1}": f"c_lsa {weights} E{i} {x}{i}" for x in "EZ"}
     return example(name, lets, [same(f"E{a.steps}", out[: a.N, d:]), same(f"Z{a.steps}", out[a.N :, d:])])
@@ -262,7 +274,9 @@ def kernel(name: str, a: Kernel) -> str:
         inner, attended = variant.augmented(seen), ren_liu.attention(seen, variant, eta=eta)
         chosen = variant.negatives or ()
         lets = {"K_D": array(seen.K_D), "V_D": array(seen.V_D)} | {x: array(y) for x, y in named.items()} | shown
-        lets |= {x: number(Fraction(getattr(variant, x))) for x in ("decay", "penalty", "off_diagonal", "beta")} | {"eta": number(eta)}
+        lets |= {x: number(Fraction(getattr(variant, x))) for x in ("decay", "penalty", "off_diagonal", "beta")} | {
+            "eta": number(eta)
+        }
         lets["v"] = f"c_row {a.T - 1} V'"
         lets["neg"] = f"({seq(seq(map(str, places)) for places in chosen)}%N : seq (seq nat))"
         lets["b"] = f"beta / {len(chosen[0]) if chosen else 1}%:R"
@@ -302,13 +316,20 @@ KERNEL = {
     "negatives": Kernel(N=3, T=1, r=2, m=4, options={"negatives": ((1, 2), (0, 2), (1, 0)), "beta": Fraction(-3, 5)}),
     "augmented": Kernel(N=2, T=1, r=3, m=1, augmented=True),
     "all_at_once": Kernel(
-        N=3, T=2, r=2, m=3, augmented=True,
+        N=3,
+        T=2,
+        r=2,
+        m=3,
+        augmented=True,
         options={
-            "decay": Fraction(1, 3), "penalty": Fraction(-1, 2), "off_diagonal": Fraction(3, 2), "beta": Fraction(2),
+            "decay": Fraction(1, 3),
+            "penalty": Fraction(-1, 2),
+            "off_diagonal": Fraction(3, 2),
+            "beta": Fraction(2),
             "negatives": ((2,), (0,), (1,)),
         },
     ),
-}  # fmt: skip
+}
 
 
 # On the definitions themselves: the theorems of computable_dual.v close the chain
@@ -316,7 +337,15 @@ KERNEL = {
 
 def section(name: str, lets: dict[str, str], statement: str, proof: str) -> str:
     lines = [f"Let {x} := {value}." for x, value in lets.items()]
-    return "\n".join([f"\nSection {name.capitalize()}.", *lines, f"Example {name} :\n  {statement}.", proof, f"End {name.capitalize()}."])
+    return "\n".join(
+        [
+            f"\nSection {name.capitalize()}.",
+            *lines,
+            f"Example {name} :\n  {statement}.",
+            proof,
+            f"End {name.capitalize()}.",
+        ]
+    )
 
 
 def definition_layers(name: str, a: Regression) -> str:
@@ -357,7 +386,10 @@ def definition_kernel(name: str, a: Kernel) -> str:
     """Whatever one step of gradient.v on the dual loss is, it predicts what attention says."""
 
     def make(draw: Draw) -> str:
-        seen, eta = ren_liu.Attended(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r)), scalar(draw)
+        seen, eta = (
+            ren_liu.Attended(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r)),
+            scalar(draw),
+        )
         named = {"K": seen.K_D, "V": seen.V_D, "K'": seen.K_T, "V'": seen.V_T, "q": one_row(seen.q)}
         lets = {x: array(y) for x, y in named.items()} | {"eta": number(eta)}
         lets["D"] = "mass (to_mx q) (col_mx (to_mx K) (to_mx K'))"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from refimpl.systems import Array, fractions
+from refimpl.systems import SystemArray, fractions
 
 
 def says(kind: Any, message: str) -> Any:
@@ -15,12 +15,15 @@ def says(kind: Any, message: str) -> Any:
     return pytest.raises(kind, match=re.escape(message))
 
 
-def contains(numbers: Any, x: Array, exact: Array) -> bool:
+def contains(numbers: Any, x: SystemArray, exact: SystemArray) -> bool:
     """Every ball of x contains the number of ℚ, or of mpmath at a much higher precision."""
-    return all(a <= e <= b for (a, b), e in zip(map(numbers.ends, x.planes[0].ravel()), fractions(exact, "test").ravel(), strict=True))
+    return all(
+        a <= e <= b
+        for (a, b), e in zip(map(numbers.ends, x.planes[0].ravel()), fractions(exact, "test").ravel(), strict=True)
+    )
 
 
-def informative(numbers: Any, x: Array) -> bool:
+def informative(numbers: Any, x: SystemArray) -> bool:
     """No row of balls is vacuous: the widest ball of a row is smaller than the row's largest number. A row without radius always is."""
     rows = x.planes[0].reshape(-1, x.shape[-1]) if x.planes[0].size else []
     for row in rows:

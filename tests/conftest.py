@@ -9,7 +9,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 # Exact arithmetic is slow per example and its speed varies: no deadline. Derandomised: CI runs what a user runs.
 # HYPOTHESIS_PROFILE chooses: "ci" for the run with all peers, "thorough" for a night.
-settings.register_profile("default", deadline=None, max_examples=6, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "default", deadline=None, max_examples=6, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("ci", parent=settings.get_profile("default"), max_examples=25)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=300, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -27,7 +29,10 @@ def _no_skip(report):
     """With REFIMPL_NO_SKIP set, a skipped test is a failed one: CI has every library, and real weights if REFIMPL_MODELS names a folder."""
     elsewhere = "REFIMPL_MODELS names no folder" in str(report.longrepr) and not os.environ.get("REFIMPL_MODELS")
     if os.environ.get("REFIMPL_NO_SKIP") and report.skipped and not hasattr(report, "wasxfail") and not elsewhere:
-        report.outcome, report.longrepr = "failed", f"REFIMPL_NO_SKIP: {report.nodeid} was skipped: {report.longrepr[-1]}"
+        report.outcome, report.longrepr = (
+            "failed",
+            f"REFIMPL_NO_SKIP: {report.nodeid} was skipped: {report.longrepr[-1]}",
+        )
     return report
 
 

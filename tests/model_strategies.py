@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import QQ, Config, Model, Rotary, State
-from refimpl.config import ORDERS
+from refimpl.model.config import ORDERS
 
 DRAWS = 20
 
@@ -46,7 +46,8 @@ class Scene:
         c = self.config
         r = ri.feature_map(c.phi)(system.random((1, c.d), 0)).shape[-1]
         states = (
-            (system.random((c.kv_heads, r, c.m), s), system.random((c.kv_heads, r), s + 1)) for s in range(seed, seed + 2 * c.layers, 2)
+            (system.random((c.kv_heads, r, c.m), s), system.random((c.kv_heads, r), s + 1))
+            for s in range(seed, seed + 2 * c.layers, 2)
         )
         return tuple(State(S, z, self.position or 0) for S, z in states)
 
@@ -89,7 +90,10 @@ def prompted(model: Model, prompt: Any, text: Any, **options: Any) -> Any:
 
 def cut(text: Any, *ends: int) -> list[Any]:
     """The text in consecutive pieces."""
-    return [text[..., a:b] if are_ids(text) else text[..., a:b, :] for a, b in zip((0, *ends), (*ends, length(text)), strict=True)]
+    return [
+        text[..., a:b] if are_ids(text) else text[..., a:b, :]
+        for a, b in zip((0, *ends), (*ends, length(text)), strict=True)
+    ]
 
 
 def in_numbers(model: Model, system: Any) -> Model:
@@ -104,7 +108,17 @@ def probing(system: Any, probe: ri.Probe) -> tuple[Model, np.ndarray, np.ndarray
     (heads, n, r), m, rope = probe.q.shape, probe.v.shape[-1], probe.options.get("rope")
     rotary = rope and Rotary(2 * (r // 2), rope.layout, rope.placement, None)
     ends = np.cumsum([0, heads * r, heads * r, heads * m, heads * m])
-    config = Config(1, int(ends[-1]), heads=heads, d=r, m=m, phi="identity", norm="none", normalise=probe.options["normalise"], rope=rotary)
+    config = Config(
+        1,
+        int(ends[-1]),
+        heads=heads,
+        d=r,
+        m=m,
+        phi="identity",
+        norm="none",
+        normalise=probe.options["normalise"],
+        rope=rotary,
+    )
     parts = {name: np.eye(ends[-1])[:, a:b] for name, a, b in zip("QKVO", ends[:-1], ends[1:], strict=True)}
     weights = {f"layers.0.W_{name}": system.convert(part.T if name == "O" else part) for name, part in parts.items()}
     if rope:
@@ -133,7 +147,10 @@ def in_plain_python(model: Model, text: Any, **options: Any) -> list:
     """What the oracle says of each text of a batch."""
     w = {name: x.tolist() for name, x in model.weights.items()}
     if model.biases:
-        options |= {"biases": [list(zip(b.S.tolist(), b.z.tolist(), strict=True)) for b in model.biases], "position": model.position}
+        options |= {
+            "biases": [list(zip(b.S.tolist(), b.z.tolist(), strict=True)) for b in model.biases],
+            "position": model.position,
+        }
     options = {"points": list(zip(w.get("rope.c", []), w.get("rope.s", []), strict=True))} | options
     options = {"phi": (PLAIN.get(model.config.phi),) * 2} | options
     lead = text.shape[: text.ndim - (1 if are_ids(text) else 2)]
@@ -146,7 +163,12 @@ def one_by_one(x: Any) -> list:
 
 
 PHIS = {"field": ["identity", "polynomial(2)"], "ordered": ["relu2", "dpfp(1)"]}
-WIDTHS = {"identity": lambda d: d, "polynomial(2)": lambda d: (d + 1) ** 2, "relu2": lambda d: d, "dpfp(1)": lambda d: 2 * d}
+WIDTHS = {
+    "identity": lambda d: d,
+    "polynomial(2)": lambda d: (d + 1) ** 2,
+    "relu2": lambda d: d,
+    "dpfp(1)": lambda d: 2 * d,
+}
 
 
 @st.composite
@@ -164,18 +186,39 @@ def scenes(draw: Any, system: Any, *, restart: bool = False) -> Scene:
     if draw(st.booleans()):
         placement = draw(st.sampled_from(ri.rope.PLACEMENTS if not restart or phi == "identity" else ["after"]))
         widest = d if placement == "before" else min(WIDTHS[phi](d), 4)
-        rope = Rotary(2 * draw(st.integers(min(1, widest // 2), widest // 2)), draw(st.sampled_from(ri.rope.LAYOUTS)), placement, None)
-    growth = sum([normalise, phi != "identity", rope is not None, norm != "none", hidden > 0, norm != "none" and hidden > 0])
+        rope = Rotary(
+            2 * draw(st.integers(min(1, widest // 2), widest // 2)),
+            draw(st.sampled_from(ri.rope.LAYOUTS)),
+            placement,
+            None,
+        )
+    growth = sum(
+        [normalise, phi != "identity", rope is not None, norm != "none", hidden > 0, norm != "none" and hidden > 0]
+    )
     layers = draw(st.integers(1, max(1, 4 - growth) if small and growth else 3))
     M, n = draw(st.integers(0, 4 if small else 7)), draw(st.integers(0, 3 if small else 6))
     position = draw(st.none() | st.integers(0 if small else -3, 3 if small else 40))
     absolute = not restart and position in (None, 0, 1, 2, 3) and draw(st.booleans())
     vocabulary = draw(st.integers(2, 6)) if draw(st.booleans()) else 0
     config = Config(
-        layers, draw(st.integers(1, 3 if small else 5)), groups * shared, None if shared == 1 and draw(st.booleans()) else groups, d, m,
-        phi=phi, normalise=normalise, rope=rope, order=draw(st.sampled_from(ORDERS)), norm=norm, hidden=hidden,
+        layers,
+        draw(st.integers(1, 3 if small else 5)),
+        groups * shared,
+        None if shared == 1 and draw(st.booleans()) else groups,
+        d,
+        m,
+        phi=phi,
+        normalise=normalise,
+        rope=rope,
+        order=draw(st.sampled_from(ORDERS)),
+        norm=norm,
+        hidden=hidden,
         activation=draw(st.sampled_from(["quadratic", "relu"] if "ordered" in system.can else ["quadratic"])),
-        gated=draw(st.booleans()), biased=draw(st.booleans()), vocabulary=vocabulary, tied=draw(st.booleans()), table=20 if absolute else 0,
-    )  # fmt: skip
+        gated=draw(st.booleans()),
+        biased=draw(st.booleans()),
+        vocabulary=vocabulary,
+        tied=draw(st.booleans()),
+        table=20 if absolute else 0,
+    )
     lead = draw(st.sampled_from([(), (), (2,)] if small else [(), (2,), (2, 1)]))
     return Scene(config, M, n, lead, bool(vocabulary) and draw(st.booleans()), position, draw(st.integers(0, 10**6)))

@@ -79,7 +79,10 @@ def softmax(q, k, v, *, real, mask="causal", rope=None, cache=None, keep=None):
         for i in range(width // 2):
             angle = position * real.mpf(base) ** (real.mpf(-2 * i) / width)
             a, b = (i, i + width // 2) if layout == "half" else (2 * i, 2 * i + 1)
-            x[a], x[b] = x[a] * real.cos(angle) - x[b] * real.sin(angle), x[a] * real.sin(angle) + x[b] * real.cos(angle)
+            x[a], x[b] = (
+                x[a] * real.cos(angle) - x[b] * real.sin(angle),
+                x[a] * real.sin(angle) + x[b] * real.cos(angle),
+            )
         return x
 
     M = len(old_keys)
@@ -95,7 +98,9 @@ def softmax(q, k, v, *, real, mask="causal", rope=None, cache=None, keep=None):
         for s, y in enumerate(keys):
             score = sum(a * b for a, b in zip(x, y, strict=True)) / real.sqrt(len(x))
             weights.append(real.exp(score) if kept[s] and (s < M or sees(t, s - M, mask)) else 0)
-        o.append([sum(w * row[j] for w, row in zip(weights, values, strict=True)) / sum(weights) for j in range(len(v[t]))])
+        o.append(
+            [sum(w * row[j] for w, row in zip(weights, values, strict=True)) / sum(weights) for j in range(len(v[t]))]
+        )
     return o, keys, values, kept, first + len(q)
 
 

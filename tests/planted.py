@@ -19,9 +19,9 @@ import numpy as np
 from array_api_compat import array_namespace
 
 import refimpl as ri
-from refimpl.forms import linear_form, softmax_form
-from refimpl.shapes import visible
-from refimpl.systems import Array
+from refimpl.attention.forms import linear_form, softmax_form
+from refimpl.checks import visible
+from refimpl.systems import SystemArray
 
 rooms = sys.modules
 Kernel = Callable[..., Any]
@@ -52,7 +52,10 @@ def check(f: Callable[[Kernel], str | None]) -> Callable[[Kernel], str | None]:
     def run(kernel: Kernel) -> str | None:
         try:
             return f(kernel)
-        except (ri.ZeroDenominator, ri.NotFinite) as error:  # only what a wrong sum can cause; a slip of ours must not count
+        except (
+            ri.ZeroDenominator,
+            ri.NotFinite,
+        ) as error:  # only what a wrong sum can cause; a slip of ours must not count
             return str(error)
 
     CHECKS[f.__name__] = run
@@ -82,7 +85,7 @@ def problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]
     yield make("batch and heads", lead=(3, 2))
     yield make("grouped heads", lead=(2, 1), lead_q=(2, 3))
     yield make("feature map", phi=square_plus_one)
-    yield make("two feature maps", phi=ri.taylor2_pair(2), d=2, r=7)
+    yield make("two feature maps", phi=ri.feature_maps.taylor2_pair(2), d=2, r=7)
     yield make("unnormalised", normalise=False)
     yield make("prefix", mask=3)
     yield make("full", mask="full")
@@ -99,8 +102,14 @@ def differs(name: str, system: Any, got: tuple[Any, ri.State], want: tuple[Any, 
         if (a is None) != (b is None):
             return f"{name}: {part} is missing"
         if a is not None and not system.equal(a, b):
-            return f"{name}: {part} has shape {a.shape} instead of {b.shape}" if a.shape != b.shape else f"{name}: {part} differs"
-    return None if state.position == state_.position else f"{name}: position {state.position} instead of {state_.position}"
+            return (
+                f"{name}: {part} has shape {a.shape} instead of {b.shape}"
+                if a.shape != b.shape
+                else f"{name}: {part} differs"
+            )
+    return (
+        None if state.position == state_.position else f"{name}: position {state.position} instead of {state_.position}"
+    )
 
 
 @functools.cache
@@ -224,7 +233,9 @@ def padding_is_absence(kernel: Kernel) -> str | None:
     o, after = kernel(q, k, v, padding=PADDING, state=ri.State(S, z))
     for h, keep in enumerate(PADDING):
         o_, after_ = ri.linear_attention(*(x[h][keep] for x in (q, k, v)), state=ri.State(S[h], z[h]))
-        if reason := differs(f"head {h}", HUGE, (o[h][keep], ri.State(after.S[h], after.z[h], 0)), (o_, replace(after_, position=0))):
+        if reason := differs(
+            f"head {h}", HUGE, (o[h][keep], ri.State(after.S[h], after.z[h], 0)), (o_, replace(after_, position=0))
+        ):
             return reason
     return None
 
@@ -244,7 +255,10 @@ def padding_poison(kernel: Kernel) -> str | None:
 def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible):  # type: ignore[no-untyped-def]
     """num, den, S, z"""
     seen = sees(fq, fk.shape[-2], 0, P)
-    A, B = (xp.where(seen, a @ xp.matrix_transpose(b), xp.zeros_like(a @ xp.matrix_transpose(b))) for a, b in ((fq, fk), (gq, gk)))
+    A, B = (
+        xp.where(seen, a @ xp.matrix_transpose(b), xp.zeros_like(a @ xp.matrix_transpose(b)))
+        for a, b in ((fq, fk), (gq, gk))
+    )
     num, den = A @ v + fq @ S, xp.sum(B, axis=-1, keepdims=True) + gq @ z[..., None]
     return num, den, S + xp.matrix_transpose(fk) @ v, z + xp.sum(gk, axis=-2)
 
@@ -255,7 +269,7 @@ def unedited(*args):  # type: ignore[no-untyped-def]
 
 
 def small(like: Any, digits: int) -> Any:
-    return Fraction(1, 10**digits) if isinstance(like, Array) else 10.0**-digits
+    return Fraction(1, 10**digits) if isinstance(like, SystemArray) else 10.0**-digits
 
 
 @bug("reads before it writes: s < t", "exact_in_Q", "probe_float16", "dependencies")
@@ -264,7 +278,12 @@ def strict_mask(*args):  # type: ignore[no-untyped-def]
     return scores_and_state(*args, sees=lambda q, keys, before, P: visible(q, keys, before - 1, P + 1 if P else 0))
 
 
-@bug("fast-transformers' ε in the denominator; passes allclose in float64", "exact_in_Q", "probe_float64", "bound_float64")
+@bug(
+    "fast-transformers' ε in the denominator; passes allclose in float64",
+    "exact_in_Q",
+    "probe_float64",
+    "bound_float64",
+)
 @linear_form
 def epsilon_in_denominator(*args):  # type: ignore[no-untyped-def]
     num, den, S, z = scores_and_state(*args)
@@ -336,7 +355,9 @@ def groups_tiled(q: Any, k: Any, v: Any, **options: Any) -> Any:
     return ri.linear_attention(q, k, v, **options | {"state": replace(options["state"], S=S, z=z)})[0], state
 
 
-def by_chunks(*args: Any, state: ri.State | None = None, mask: Any = "causal", chunk: int, carry: bool, **options: Any) -> Any:
+def by_chunks(
+    *args: Any, state: ri.State | None = None, mask: Any = "causal", chunk: int, carry: bool, **options: Any
+) -> Any:
     """Causal attention chunk after chunk; what is not right is the caller's doing."""
     if mask != "causal" or "padding" in options:
         return ri.linear_attention(*args, state=state, mask=mask, **options)
@@ -381,7 +402,7 @@ def prefix_off_by_one(*args: Any, mask: Any = "causal", **options: Any) -> Any:
 
 def with_features(wrong: Callable[..., tuple[Any, Any, Any, Any]]) -> Kernel:
     def kernel(*args: Any, **options: Any) -> Any:
-        with mock.patch.object(rooms["refimpl.forms"], "features", wrong):
+        with mock.patch.object(rooms["refimpl.attention.forms"], "features", wrong):
             return ri.linear_attention(*args, **options)
 
     kernel.__name__ = wrong.__name__
@@ -391,33 +412,35 @@ def with_features(wrong: Callable[..., tuple[Any, Any, Any, Any]]) -> Kernel:
 @bug("φ is applied to q alone", "exact_in_Q")
 @with_features
 def phi_not_on_keys(q: Any, k: Any, *, phi: Any, **rest: Any) -> Any:
-    return ri.features(q, k, phi=(phi[0], ri.identity) if square_plus_one in phi else phi, **rest)
+    return ri.state.features(q, k, phi=(phi[0], ri.feature_maps.identity) if square_plus_one in phi else phi, **rest)
 
 
 @bug("φ_q and φ_k change places", "exact_in_Q")
 @with_features
 def phi_swapped(q: Any, k: Any, *, phi: Any, **rest: Any) -> Any:
-    return ri.features(q, k, phi=phi[::-1] if isinstance(phi, tuple) else phi, **rest)
+    return ri.state.features(q, k, phi=phi[::-1] if isinstance(phi, tuple) else phi, **rest)
 
 
 @bug("a 1/√d from softmax attention slips in; it cancels where attention is normalised", "exact_in_Q", "bound_float64")
 @with_features
 def scale_slipped_in(q: Any, k: Any, **rest: Any) -> Any:
-    return ri.features(q / isqrt(q.shape[-1]), k, **rest)
+    return ri.state.features(q / isqrt(q.shape[-1]), k, **rest)
 
 
 def edit_rope(**fields: Any) -> Callable[[ri.Rope | None], ri.Rope | None]:
     return lambda rope: rope and replace(rope, **{name: f(rope) for name, f in fields.items()})
 
 
-def rotations(table: Callable[[Any], tuple[Any, Any]], shift: int = 0, sign: int = 1) -> Callable[[Any], tuple[Any, Any]]:
+def rotations(
+    table: Callable[[Any], tuple[Any, Any]], shift: int = 0, sign: int = 1
+) -> Callable[[Any], tuple[Any, Any]]:
     return lambda positions: table([sign * (p + shift) for p in positions])
 
 
 def key_side(q: Any, k: Any, wrong: Callable[[Any], Any], *, rope: Any = None, **rest: Any) -> Any:
     """Features of q by the right rotation, of k by the wrong one."""
-    fq, _, gq, _ = ri.features(q, k, rope=rope, **rest)
-    _, fk, _, gk = ri.features(q, k, rope=wrong(rope), **rest)
+    fq, _, gq, _ = ri.state.features(q, k, rope=rope, **rest)
+    _, fk, _, gk = ri.state.features(q, k, rope=wrong(rope), **rest)
     return fq, fk, gq, gk
 
 
@@ -425,15 +448,15 @@ def key_side(q: Any, k: Any, wrong: Callable[[Any], Any], *, rope: Any = None, *
 @with_features
 def rope_layout_wrong(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
     other = edit_rope(layout=lambda r: {"half": "interleaved", "interleaved": "half"}[r.layout])
-    return ri.features(q, k, rope=other(rope), **rest)
+    return ri.state.features(q, k, rope=other(rope), **rest)
 
 
 @bug("base 500000 instead of 10000: nothing shows at position 0", "bound_float64", "bound_float32")
 @with_features
 def rope_base_wrong(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
-    if rope is not None and not isinstance(q, Array):
+    if rope is not None and not isinstance(q, SystemArray):
         rope = replace(rope, table=ri.angle_table(q, 2 * rope.table([0])[0].shape[-1], base=500000))
-    return ri.features(q, k, rope=rope, **rest)
+    return ri.state.features(q, k, rope=rope, **rest)
 
 
 @bug("keys are turned one position too far", "exact_in_Q", "probe_float16", "bound_float32")
@@ -451,20 +474,20 @@ def rope_sign_flipped(q: Any, k: Any, **rest: Any) -> Any:
 @bug("both turn backwards: the output is right, but the state is another's", "exact_in_Q", "probe_float16")
 @with_features
 def rope_all_backwards(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
-    return ri.features(q, k, rope=edit_rope(table=lambda r: rotations(r.table, sign=-1))(rope), **rest)
+    return ri.state.features(q, k, rope=edit_rope(table=lambda r: rotations(r.table, sign=-1))(rope), **rest)
 
 
 @bug("RoPE after φ turns the denominator too", "exact_in_Q", "bound_float64")
 @with_features
 def rope_in_denominator(q: Any, k: Any, **rest: Any) -> Any:
-    fq, fk, _, _ = ri.features(q, k, **rest)
+    fq, fk, _, _ = ri.state.features(q, k, **rest)
     return fq, fk, fq, fk
 
 
 @bug("positions restart at 0 although the state says otherwise", "exact_in_Q", "probe_float16", "split_invariance")
 @with_features
 def position_restarted(q: Any, k: Any, *, position: int, **rest: Any) -> Any:
-    return ri.features(q, k, position=0, **rest)
+    return ri.state.features(q, k, position=0, **rest)
 
 
 @bug("the state does not move on", "exact_in_Q", "split_invariance")
@@ -477,7 +500,7 @@ def position_not_advanced(q: Any, *args: Any, **options: Any) -> Any:
 
 
 def floats_only(dtype: str) -> Callable[[Any], Any]:
-    return lambda x: x if isinstance(x, Array) else x.astype(dtype)
+    return lambda x: x if isinstance(x, SystemArray) else x.astype(dtype)
 
 
 @bug("float64 comes in, float32 is computed, float64 goes out", "bound_float64")
@@ -513,12 +536,14 @@ def padding_ignored(*args: Any, padding: Any = None, **options: Any) -> Any:
 @bug("padded values count for nothing, padded keys still fill the denominator", "padding_is_absence")
 def padding_in_denominator(q: Any, k: Any, v: Any, *, padding: Any = None, **options: Any) -> Any:
     xp = array_namespace(v)
-    return ri.linear_attention(q, k, v if padding is None else xp.where(padding[..., None], v, xp.zeros_like(v)), **options)
+    return ri.linear_attention(
+        q, k, v if padding is None else xp.where(padding[..., None], v, xp.zeros_like(v)), **options
+    )
 
 
 @bug("padding multiplies by 0, and 0 · NaN is NaN (fla#892)", "padding_poison")
 def padding_leaks_nan(q: Any, k: Any, v: Any, *, padding: Any = None, **options: Any) -> Any:
-    if padding is None or isinstance(q, Array):
+    if padding is None or isinstance(q, SystemArray):
         return ri.linear_attention(q, k, v, padding=padding, **options)
     k, v = k * padding[..., None], v * padding[..., None]
     z = np.cumsum(k, axis=-2)
@@ -549,7 +574,10 @@ def balls_differ(name: str, got: tuple[Any, ri.KVCache], want: tuple[Any, ri.KVC
 @check
 def softmax_in_balls(kernel: Kernel) -> str | None:
     """Softmax attention and its cache meet the definition, in balls of 30 digits."""
-    found = (balls_differ(name, kernel(*x, **o), ri.softmax_attention(*x, **o)) for name, x, o in softmax_problems(ri.balls(30)))
+    found = (
+        balls_differ(name, kernel(*x, **o), ri.softmax_attention(*x, **o))
+        for name, x, o in softmax_problems(ri.balls(30))
+    )
     return next(filter(None, found), None)
 
 
@@ -579,7 +607,12 @@ def softmax_scores(xp, c, q, k, shown, M, P):  # type: ignore[no-untyped-def]
     return c * (q @ xp.matrix_transpose(k)), visible(q, k.shape[-2], M, P) & shown
 
 
-@bug("weights are masked after softmax and do not sum to 1", "softmax_in_balls", "softmax_dependencies", right=ri.softmax_attention)
+@bug(
+    "weights are masked after softmax and do not sum to 1",
+    "softmax_in_balls",
+    "softmax_dependencies",
+    right=ri.softmax_attention,
+)
 @softmax_form
 def softmax_mask_late(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
     scores, seen = softmax_scores(xp, c, q, k, shown, M, P)
@@ -587,7 +620,12 @@ def softmax_mask_late(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-unt
     return xp.where(seen, sim, xp.zeros_like(sim)) @ v, xp.sum(sim, axis=-1, keepdims=True)
 
 
-@bug("the largest score of the future is subtracted, then ε added", "softmax_in_balls", "softmax_split", right=ri.softmax_attention)
+@bug(
+    "the largest score of the future is subtracted, then ε added",
+    "softmax_in_balls",
+    "softmax_split",
+    right=ri.softmax_attention,
+)
 @softmax_form
 def softmax_epsilon_after_max(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
     scores, seen = softmax_scores(xp, c, q, k, shown, M, P)
@@ -606,7 +644,7 @@ def cache_reversed(q: Any, k: Any, v: Any, *, cache: Any = None, **options: Any)
 
 @bug("scores are divided by d instead of √d", "softmax_in_balls", right=ri.softmax_attention)
 def softmax_scale_wrong(q: Any, *args: Any, **options: Any) -> Any:
-    return ri.softmax_attention(q, *args, scale=Fraction(1, 4) if isinstance(q, Array) else 0.25, **options)
+    return ri.softmax_attention(q, *args, scale=Fraction(1, 4) if isinstance(q, SystemArray) else 0.25, **options)
 
 
 def table() -> str:
@@ -623,7 +661,10 @@ def table() -> str:
     rows = [f"{i + 1:>{width}} {name}" for i, name in enumerate(CHECKS)]
     for name, kernel, right in kernels:
         ours = [("softmax" in c) == (right is ri.softmax_attention) for c in CHECKS]
-        rows.append(f"{name:>{width}} " + "".join(mark(kernel, c) if mine else " " for c, mine in zip(CHECKS, ours, strict=True)))
+        rows.append(
+            f"{name:>{width}} "
+            + "".join(mark(kernel, c) if mine else " " for c, mine in zip(CHECKS, ours, strict=True))
+        )
     return "\n".join(rows)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from unittest import mock
 
 import refimpl as ri
-from refimpl.conversion import convert, turned, unconvert
-from refimpl.state import State, no_text, scale, shift
-from refimpl.verify.iclca import CONVERSION, CONVERSIONS
+from refimpl.attention.state import State, no_text, scale, shift
+from refimpl.prompt.conversion import convert, turned, unconvert
 from refimpl.verify.registry import verify
+from refimpl.verify.theorems.iclca import CONVERSION, CONVERSIONS
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,11 @@ def bug(catches: str, *rejected_by: str, entry: str = "convert") -> Callable[[Ca
 
 
 def length(prompt: Any) -> int:
-    return prompt.shape[-2] if hasattr(prompt, "shape") else len(prompt[0] if prompt and isinstance(prompt[0], list) else prompt)
+    return (
+        prompt.shape[-2]
+        if hasattr(prompt, "shape")
+        else len(prompt[0] if prompt and isinstance(prompt[0], list) else prompt)
+    )
 
 
 def edited(model: Any, edit: Callable[[State], State]) -> Any:
@@ -47,19 +51,24 @@ def edited(model: Any, edit: Callable[[State], State]) -> Any:
 
 def old_states(model: Any, like: Any) -> list[State]:
     """The biases before the conversion, of no text if there were none."""
-    return [b or no_text(a.S, *a.S.shape[-2:], lead=a.S.shape[:-2]) for b, a in zip(model.states, like.biases, strict=True)]
+    return [
+        b or no_text(a.S, *a.S.shape[-2:], lead=a.S.shape[:-2]) for b, a in zip(model.states, like.biases, strict=True)
+    ]
 
 
 @bug("S alone is not the state of a normalised layer", "iclca", "iclca_layers", "iclca_bias")
 def forgotten_b_D(model, prompt, **options):
     done = convert(model, prompt, **options)
-    return replace(done, biases=tuple(replace(b, z=a.z) for b, a in zip(done.biases, old_states(model, done), strict=True)))
+    return replace(
+        done, biases=tuple(replace(b, z=a.z) for b, a in zip(done.biases, old_states(model, done), strict=True))
+    )
 
 
 @bug("biases seen from the end of the prompt, read from its beginning", "iclca", "iclca_layers", "iclca_bias")
 def unshifted(model, prompt, *, restart=True, **options):
     return edited(
-        convert(model, prompt, restart=False, **options), lambda b: replace(b, position=model.position if restart else b.position)
+        convert(model, prompt, restart=False, **options),
+        lambda b: replace(b, position=model.position if restart else b.position),
     )
 
 
@@ -80,13 +89,17 @@ def rotated_b_D(model, prompt, *, restart=True, **options):
     done = convert(model, prompt, restart=restart, **options)
     if model.rope is None or not restart or model.rope.placement == "before":
         return done
-    return edited(done, lambda b: replace(b, z=shift(State(b.z[..., None], None), -length(prompt), rope=model.rope).S[..., 0]))
+    return edited(
+        done, lambda b: replace(b, z=shift(State(b.z[..., None], None), -length(prompt), rope=model.rope).S[..., 0])
+    )
 
 
 @bug("the prompt pushed through with the new biases: it sees itself twice", "iclca", "iclca_layers")
 def pushed_with_the_new_biases(model, prompt, **options):
     once = convert(model, prompt, **options | {"restart": False})
-    return convert(replace(model, biases=tuple(replace(b, position=model.position) for b in once.biases)), prompt, **options)
+    return convert(
+        replace(model, biases=tuple(replace(b, position=model.position) for b in once.biases)), prompt, **options
+    )
 
 
 @bug("the biases of another head", "iclca", "iclca_layers")
@@ -158,7 +171,9 @@ def overwritten(model, prompt, **options):
 @bug("streaming forgets the state between pieces", "iclca_composition")
 def stream_forgets(model, prompt, *, chunk=None, **options):
     return convert(
-        model, prompt[..., -chunk:, :] if chunk and hasattr(prompt, "shape") else prompt[-chunk:] if chunk else prompt, **options
+        model,
+        prompt[..., -chunk:, :] if chunk and hasattr(prompt, "shape") else prompt[-chunk:] if chunk else prompt,
+        **options,
     )
 
 
@@ -173,7 +188,9 @@ def backwards(model, prompt, **options):
     if hasattr(prompt, "shape"):
         rows = [prompt[..., i : i + 1, :] for i in reversed(range(prompt.shape[-2]))]
         return convert(model, ri.system_of(prompt).xp.concat(rows, axis=-2) if rows else prompt, **options)
-    return convert(model, [row[::-1] for row in prompt] if prompt and isinstance(prompt[0], list) else prompt[::-1], **options)
+    return convert(
+        model, [row[::-1] for row in prompt] if prompt and isinstance(prompt[0], list) else prompt[::-1], **options
+    )
 
 
 @bug("removal that forgets the strength", "iclca_removal", entry="unconvert")
@@ -181,14 +198,20 @@ def removal_at_full_strength(model, prompt, *, strength=1, **options):
     return unconvert(model, prompt, **options)
 
 
-@bug("removal by the keys that the model with the prompt gives, not the one without", "iclca_removal", entry="unconvert")
+@bug(
+    "removal by the keys that the model with the prompt gives, not the one without", "iclca_removal", entry="unconvert"
+)
 def removal_with_the_new_biases(model, prompt, *, restart=True, **options):
     back = turned(model, length(prompt)) if restart else model
     start = back.position - length(prompt)
     back = replace(back, biases=tuple(replace(b, position=start) for b in back.biases))
     again = convert(back, prompt, **options, restart=False)
     pairs = list(zip(back.biases, again.biases, strict=True))
-    return replace(model, biases=tuple(State(a.S - (b.S - a.S), a.z - (b.z - a.z), start) for a, b in pairs), prompts=model.prompts[:-1])
+    return replace(
+        model,
+        biases=tuple(State(a.S - (b.S - a.S), a.z - (b.z - a.z), start) for a, b in pairs),
+        prompts=model.prompts[:-1],
+    )
 
 
 @bug("removal that leaves b_D as it is", "iclca_removal", entry="unconvert")
@@ -204,7 +227,9 @@ def rounded_to_float32(model, prompt, **options):
     done = convert(model, prompt, **options)
     if ri.system_of(model.like) != ri.Float():
         return forgotten_b_D(model, prompt, **options)  # in exact numbers there is no such bug
-    return edited(done, lambda b: State(b.S.astype(np.float32) + 0.0 * b.S, b.z.astype(np.float32) + 0.0 * b.z, b.position))
+    return edited(
+        done, lambda b: State(b.S.astype(np.float32) + 0.0 * b.S, b.z.astype(np.float32) + 0.0 * b.z, b.position)
+    )
 
 
 @bug("b_D wrong in its tenth digit", "iclca", "iclca_layers", "iclca_bias")

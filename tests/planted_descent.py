@@ -11,14 +11,14 @@ from typing import Any
 from unittest import mock
 
 import refimpl as ri
-from refimpl.conversion import convert
 from refimpl.descent import dai, irie, patch, ren_liu, von_oswald
 from refimpl.descent.gradient import squared_error
 from refimpl.descent.ren_liu import Attended
-from refimpl.transformer import Model
+from refimpl.model.transformer import Model
+from refimpl.prompt.conversion import convert
 from refimpl.verify.check import Draws, check
-from refimpl.verify.descent import DESCENT, DESCENTS
 from refimpl.verify.registry import THEOREMS
+from refimpl.verify.theorems.descent import DESCENT, DESCENTS
 
 FIXED = Draws(1, "planted")  # numbers that do not change with the source: whether a wrong sign shows depends on them
 
@@ -91,7 +91,13 @@ def no_two_in_the_squared_error(W, X, Y):
     return 2 * squared_error(W, X, Y)
 
 
-@bug("a difference to one side is no derivative of a square", "dual_form", "von_oswald", *MODELS, at="descent.gradient.gradient")
+@bug(
+    "a difference to one side is no derivative of a square",
+    "dual_form",
+    "von_oswald",
+    *MODELS,
+    at="descent.gradient.gradient",
+)
 def one_sided_difference(loss, W, *data):
     xp, (m, r) = xp_of(W), W.shape
     E = xp.reshape(xp.eye(m * r, dtype=W.dtype), (m * r, m, r))
@@ -390,7 +396,9 @@ def off_diagonal_without_its_kernel(seen, eta, variant=ren_liu.NORMAL):
 def relu_of_another_query(seen, W_1, W_2):
     """Of a query that has one feature, the first that switches on others."""
     xp, right = xp_of(seen.q), ren_liu.through_relu(seen, W_1, W_2)
-    others = (ren_liu.through_relu(replace_q(seen, xp.eye(seen.q.shape[0])[i, :]), W_1, W_2) for i in range(seen.q.shape[0]))
+    others = (
+        ren_liu.through_relu(replace_q(seen, xp.eye(seen.q.shape[0])[i, :]), W_1, W_2) for i in range(seen.q.shape[0])
+    )
     return replace_q(next(other for other in others if not xp.equal(other.V_D, right.V_D)), seen.q)
 
 

@@ -44,7 +44,10 @@ class Problem:
         arrays = tuple(system.random(shape, seed + i) for i, shape in enumerate(shapes))
         options: dict[str, Any] = {"mask": self.mask, "normalise": self.normalise}
         if self.start:
-            S, z = system.random((*self.lead_k, self.d, self.m), seed + 10), system.random((*self.lead_k, self.d), seed + 11)
+            S, z = (
+                system.random((*self.lead_k, self.d, self.m), seed + 10),
+                system.random((*self.lead_k, self.d), seed + 11),
+            )
             options["state"] = ri.State(S, z, self.position)
         if self.rope is not None:
             layout, placement, width = self.rope
@@ -65,17 +68,31 @@ class Problem:
     def solve(self, system: Any, *forms: Any) -> list[Any]:
         """The results of several forms on one draw."""
         arrays, options = self.draw(system)
-        return [form(*arrays, **options, **({"chunk": self.chunk} if "chunked" in form.__name__ else {})) for form in forms]
+        return [
+            form(*arrays, **options, **({"chunk": self.chunk} if "chunked" in form.__name__ else {})) for form in forms
+        ]
 
 
 @st.composite
 def problems(draw: Any, *, max_n: int = 6, masks: bool = True, rope: bool = True) -> Problem:
     n, d, m = draw(st.integers(0, max_n)), draw(st.integers(1, 5)), draw(st.integers(0, 4))
-    lead_q, lead_k = draw(st.sampled_from([((), ()), ((2,), (2,)), ((3, 2), (3, 2)), ((2, 3), (2, 1)), ((2,), ()), ((0,), (0,))]))
+    lead_q, lead_k = draw(
+        st.sampled_from([((), ()), ((2,), (2,)), ((3, 2), (3, 2)), ((2, 3), (2, 1)), ((2,), ()), ((0,), (0,))])
+    )
     mask: str | int = draw(st.sampled_from(["causal", "full"]) | st.integers(0, n)) if masks else "causal"
     turned = 2 * draw(st.integers(0, d // 2))
     layout, placement = draw(st.sampled_from(ri.rope.LAYOUTS)), draw(st.sampled_from(ri.rope.PLACEMENTS))
     return Problem(
-        lead_q, lead_k, n, d, m, mask, draw(st.booleans()), draw(st.booleans()), draw(st.integers(-3, 40)),
-        (layout, placement, turned) if rope and draw(st.booleans()) else None, draw(st.integers(0, 10**6)), draw(st.integers(1, 4)),
-    )  # fmt: skip
+        lead_q,
+        lead_k,
+        n,
+        d,
+        m,
+        mask,
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.integers(-3, 40)),
+        (layout, placement, turned) if rope and draw(st.booleans()) else None,
+        draw(st.integers(0, 10**6)),
+        draw(st.integers(1, 4)),
+    )

@@ -19,7 +19,7 @@ from strategies import SEEDS
 import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dependencies, Dual, Float, NotDefined, Rounded, RunningError, floats
 from refimpl.systems import fractions, round_to
-from refimpl.systems.array import Array, elementwise
+from refimpl.systems.array import SystemArray, elementwise
 from refimpl.systems.rounded import FORMATS, nearest
 from refimpl.systems.running_error import LIBM
 from refimpl.verify.identity_testing import restrict
@@ -38,7 +38,9 @@ def adversarial(format: str, seed: int) -> np.ndarray:
     """Numbers of the format, the ties between them, their neighbours in float64, subnormals, and the edge of overflow."""
     bits, low, high = FORMATS[format]
     rng = np.random.default_rng(seed)
-    numbers = np.ldexp(rng.integers(2 ** (bits - 1), 2**bits, 60).astype(np.float64), rng.integers(low - 3, high + 1, 60) - bits)
+    numbers = np.ldexp(
+        rng.integers(2 ** (bits - 1), 2**bits, 60).astype(np.float64), rng.integers(low - 3, high + 1, 60) - bits
+    )
     small = np.ldexp(rng.integers(0, 9, 20).astype(np.float64), low - bits - 1)
     edge = np.ldexp(np.array([1 - 2.0**-bits, 1 - 2.0 ** -(bits + 1), 1 - 2.0**-52]), high)
     points = np.concatenate([numbers, numbers * (1 + 2.0**-bits), small, edge])
@@ -88,29 +90,51 @@ def test_rounded_arithmetic_is_that_of_the_format(format, seed):
             (numbers.sqrt(numbers.abs(x)), np.sqrt(np.abs(a))),
         ]:
             assert np.array_equal(got.planes[0], want.astype(np.float64), equal_nan=True)
-    assert np.array_equal(numbers.maximum(x, y).planes[0], np.maximum(a, b)) and np.array_equal(x < y, a < b) and numbers.isfinite(x).all()
+    assert (
+        np.array_equal(numbers.maximum(x, y).planes[0], np.maximum(a, b))
+        and np.array_equal(x < y, a < b)
+        and numbers.isfinite(x).all()
+    )
     assert np.array_equal(floats(x), a) and np.array_equal(x == y, a == b)
 
 
 def test_named_points_of_rounding():
     ones, narrow = [1] * 4096, ("partial",)
-    for points, want in (((), 4096), (("sums",), 4096), (narrow, 256)):  # a running sum of 4096 ones stops at 256 in bfloat16
+    for points, want in (
+        ((), 4096),
+        (("sums",), 4096),
+        (narrow, 256),
+    ):  # a running sum of 4096 ones stops at 256 in bfloat16
         numbers = Rounded("bfloat16", points)
         x = numbers.convert(ones)
         assert floats(numbers.sum(x, axis=0)) == want and floats(x[None, :] @ x[:, None]) == want
         assert numbers.sum(x, axis=0, keepdims=True).shape == (1,)
     odd = [256, 1]  # 257 is not a bfloat16
-    for points, total, sums in ((("elementwise",), 256, 257), (("sums",), 257, 256), ((), 257, 257), (("elementwise", "sums"), 256, 256)):
+    for points, total, sums in (
+        (("elementwise",), 256, 257),
+        (("sums",), 257, 256),
+        ((), 257, 257),
+        (("elementwise", "sums"), 256, 256),
+    ):
         numbers = Rounded("bfloat16", points)
         x = numbers.convert(odd)
-        assert floats(x[0] + x[1]) == total and floats(numbers.sum(x, axis=0)) == sums and floats(x[None, :] @ numbers.ones((2, 1))) == sums
-    assert floats(Rounded("bfloat16", ()).convert([257, Fraction(1, 3)])).tolist() == [256, 0.333984375]  # inputs always round
+        assert (
+            floats(x[0] + x[1]) == total
+            and floats(numbers.sum(x, axis=0)) == sums
+            and floats(x[None, :] @ numbers.ones((2, 1))) == sums
+        )
+    assert floats(Rounded("bfloat16", ()).convert([257, Fraction(1, 3)])).tolist() == [
+        256,
+        0.333984375,
+    ]  # inputs always round
     third = Rounded("float16").convert([[1 / 3]])
     assert floats(Rounded("float16", ()).exp(Rounded("float16", ()).convert(third))) == np.exp(floats(third))
     assert floats(Rounded("float16").exp(third)) == np.float64(np.float16(np.exp(floats(third))))
     assert (Rounded("float16").ones((2, 0)) @ Rounded("float16").ones((0, 2)) == 0).all()
     cos, _ = Rounded("bfloat16").angles([(Fraction(10), Fraction(-1))], [10**6])
-    assert floats(cos) == floats(Float("numpy", "float64").angles([(Fraction(10), Fraction(-1))], [10**6])[0].astype(ml_dtypes.bfloat16))
+    assert floats(cos) == floats(
+        Float("numpy", "float64").angles([(Fraction(10), Fraction(-1))], [10**6])[0].astype(ml_dtypes.bfloat16)
+    )
     nan = Rounded("float16").wrap((np.array([np.nan, np.inf]),))
     assert np.isnan(Rounded("float16").maximum(Rounded("float16").convert([1, 1]), nan).planes[0][0])
     assert not Rounded("float16").isfinite(nan).any()
@@ -120,10 +144,13 @@ def test_named_points_of_rounding():
 
 def test_rounded_refusals():
     with says(
-        ValueError, "Rounded: `format` must be one of bfloat16, float16, float32, float64, tfloat32, got 'bfloat'; did you mean 'bfloat16'?"
+        ValueError,
+        "Rounded: `format` must be one of bfloat16, float16, float32, float64, tfloat32, got 'bfloat'; did you mean 'bfloat16'?",
     ):
         Rounded("bfloat")
-    with says(ValueError, "Rounded: `points` must be one of elementwise, partial, sums, got 'sum'; did you mean 'sums'?"):
+    with says(
+        ValueError, "Rounded: `points` must be one of elementwise, partial, sums, got 'sum'; did you mean 'sums'?"
+    ):
         Rounded("bfloat16", ("sum",))
     for points in ((), ("partial",)):
         with says(ValueError, "matmul: cannot multiply shapes (2, 1) and (3, 2)"):
@@ -154,23 +181,28 @@ STEPS = {
 TRUTH = MP(80)
 
 
-def sound(x: Array, truth: Array) -> bool:
+def sound(x: SystemArray, truth: SystemArray) -> bool:
     """|value − truth| ≤ error, wherever the error is finite. The truth has 80 digits; 20 may be lost to cancellation."""
     value, error = (p.ravel() for p in x.planes)
     known = np.isfinite(error)
     assert np.isfinite(value[known]).all()
     exact = fractions(truth, "test").ravel()[known]
     slack = [abs(t) / 10**60 + Fraction(1, 10**400) for t in exact]
-    return all(abs(Fraction(float(v)) - t) <= Fraction(e) + s for v, e, t, s in zip(value[known], error[known], exact, slack, strict=True))
+    return all(
+        abs(Fraction(float(v)) - t) <= Fraction(e) + s
+        for v, e, t, s in zip(value[known], error[known], exact, slack, strict=True)
+    )
 
 
-def uncertain(numbers: RunningError, seed: int, low: int, high: int) -> tuple[Array, Array]:
+def uncertain(numbers: RunningError, seed: int, low: int, high: int) -> tuple[SystemArray, SystemArray]:
     """3×3 numbers of sizes 2^low to 2^high with errors of many sizes, and true numbers anywhere within those."""
     rng, shape = np.random.default_rng(seed), (3, 3)
     value = (rng.uniform(-1, 1, shape) * 2.0 ** rng.integers(low, high, shape)).astype(numbers.dtypes[0])
     error = np.abs(value.astype(np.float64)) * 2.0 ** rng.integers(-60, 2, shape) * rng.integers(0, 2, shape)
     share = rng.integers(-4, 5, shape)
-    true = elementwise(lambda v, e, s: Fraction(float(v)) + Fraction(float(e)) * int(s) / 4, value.astype(object), error, share)
+    true = elementwise(
+        lambda v, e, s: Fraction(float(v)) + Fraction(float(e)) * int(s) / 4, value.astype(object), error, share
+    )
     return numbers.wrap((value, error)), TRUTH.convert(true)
 
 
@@ -188,7 +220,9 @@ def follow(numbers: RunningError, steps: list[str], seed: int, low: int, high: i
 
 @running
 @given(
-    steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=6), seed=SEEDS, sizes=st.sampled_from([(-2, 3), (-30, 15), (-9, 9)])
+    steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=6),
+    seed=SEEDS,
+    sizes=st.sampled_from([(-2, 3), (-30, 15), (-9, 9)]),
 )
 def test_running_errors_are_sound(dtype, steps, seed, sizes):
     follow(RunningError(dtype), steps, seed, *sizes)
@@ -201,7 +235,10 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
     for seed in range(40):
         follow(numbers, [step], seed, -2, 3)
     # On exact numbers between 1 and 2, nothing passes 2 + 4·4 in size, and no step has more than 8 operations, of LIBM u each.
-    x, y = (numbers.wrap((np.abs(numbers.random((4, 4), i).planes[0]) + numbers.dtypes[0].type(1), np.zeros((4, 4)))) for i in (1, 2))
+    x, y = (
+        numbers.wrap((np.abs(numbers.random((4, 4), i).planes[0]) + numbers.dtypes[0].type(1), np.zeros((4, 4))))
+        for i in (1, 2)
+    )
     assert np.all(numbers.error(STEPS[step](numbers, x, y)) <= 18 * 8 * (LIBM * numbers.u + numbers.tiny))
 
 
@@ -209,7 +246,13 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
 # anywhere within e of V, rounding by at most u (functions: LIBM u) in either direction at every operation, ends within the new error.
 # With errors as large as the numbers, second-order terms count. The extremes are at the ends of the intervals.
 
-WIDE = [(3, 1), (-4, Fraction(3, 2)), (8, Fraction(1, 4)), (3, 0), (0, 2)]  # (v, e), all exact in float16, as v ± 2e are
+WIDE = [
+    (3, 1),
+    (-4, Fraction(3, 2)),
+    (8, Fraction(1, 4)),
+    (3, 0),
+    (0, 2),
+]  # (v, e), all exact in float16, as v ± 2e are
 
 
 def executions(v: Any, e: Any) -> list[tuple[Fraction, Fraction]]:
@@ -217,8 +260,10 @@ def executions(v: Any, e: Any) -> list[tuple[Fraction, Fraction]]:
     return [(V, V + b * e) for V in (Fraction(v) + a * e for a in (-1, 0, 1)) for b in (-1, 0, 1)]
 
 
-def uncertain_number(numbers: RunningError, *pairs: tuple[Any, Any]) -> Array:
-    return numbers.wrap((np.array([v for v, _ in pairs], dtype=numbers.dtypes[0]), np.array([float(e) for _, e in pairs])))
+def uncertain_number(numbers: RunningError, *pairs: tuple[Any, Any]) -> SystemArray:
+    return numbers.wrap(
+        (np.array([v for v, _ in pairs], dtype=numbers.dtypes[0]), np.array([float(e) for _, e in pairs]))
+    )
 
 
 def covers(error: float, got: Fraction, truth: Fraction) -> bool:
@@ -289,7 +334,9 @@ def sums(terms: list[Fraction], u: Fraction) -> set[Fraction]:
 
 
 @running
-@given(pairs=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 4)), min_size=1, max_size=6), corner=st.integers(0, 8))
+@given(
+    pairs=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 4)), min_size=1, max_size=6), corner=st.integers(0, 8)
+)
 @example(pairs=[(0, 4), *[(0, 0)] * 5], corner=8)
 @example(pairs=[(4, 4)] * 6, corner=8)
 def test_running_error_of_sums_holds_for_every_execution_in_any_order(dtype, pairs, corner):
@@ -324,24 +371,33 @@ def test_running_errors_know_what_they_do_not_know(dtype):
     ):
         assert np.isinf(numbers.error(nothing)).all()
     assert numbers.error(huge * 0)[0] <= 2 * numbers.tiny
-    assert np.isinf(numbers.error((huge + huge) * 0)).all() and np.isinf(numbers.error((huge + huge)[None] @ numbers.zeros((1, 1)))).all()
+    assert (
+        np.isinf(numbers.error((huge + huge) * 0)).all()
+        and np.isinf(numbers.error((huge + huge)[None] @ numbers.zeros((1, 1)))).all()
+    )
     assert not numbers.isfinite(huge + huge).any() and numbers.isfinite(huge).all()
     many = math.ceil(1 / numbers.u)
-    assert numbers.gamma(many) == math.inf and (dtype != "float16" or np.isinf(numbers.error(numbers.sum(numbers.ones(many), axis=0))))
+    assert numbers.gamma(many) == math.inf and (
+        dtype != "float16" or np.isinf(numbers.error(numbers.sum(numbers.ones(many), axis=0)))
+    )
     assert floats(numbers.convert([0.5])) == 0.5 and numbers.error(numbers.convert([0.5, 1024])).tolist() == [0, 0]
 
 
 def test_running_error_of_bfloat16_bounds_numbers_rounded_to_it():
     """ml_dtypes rounds each result to bfloat16, this analysis none of them: both are executions of one model."""
     numbers = RunningError("bfloat16")
-    assert numbers.u == float(ri.unit_roundoff("bfloat16")) and numbers.largest == float(ml_dtypes.finfo("bfloat16").max)
+    assert numbers.u == float(ri.unit_roundoff("bfloat16")) and numbers.largest == float(
+        ml_dtypes.finfo("bfloat16").max
+    )
     assert numbers.tiny == LIBM * float(ml_dtypes.finfo("bfloat16").smallest_subnormal)
     x, y = (numbers.random((50,), seed) for seed in (1, 2))
     a, b = (p.planes[0].astype(ml_dtypes.bfloat16) for p in (x, y))
     assert np.array_equal(a.astype(np.float64), x.planes[0])
     got, bounded = (a * b + a) / (b * b + b.dtype.type(1)), (x * y + x) / (y * y + 1)
     off = np.abs(got.astype(np.float64) - numbers.value(bounded))
-    assert np.all(off <= 2 * numbers.error(bounded)) and np.any(off > numbers.u / 8) and np.all(numbers.error(bounded) < 1)
+    assert (
+        np.all(off <= 2 * numbers.error(bounded)) and np.any(off > numbers.u / 8) and np.all(numbers.error(bounded) < 1)
+    )
 
 
 def test_running_errors_where_results_vanish():
@@ -366,16 +422,27 @@ def test_running_error_of_a_long_sum():
     assert Fraction(numbers.error(numbers.sum(x, axis=0))[0]) >= exact
     assert Fraction(numbers.error(numbers.ones((1, n)) @ x)[0, 0]) >= exact
     assert floats(numbers.sum(numbers.ones((n,)), axis=0, keepdims=True)).tolist() == [n]
-    for dtype in ("float32", "float64"):  # the ones that meet the first term in one accumulator are lost, whatever the order
+    for dtype in (
+        "float32",
+        "float64",
+    ):  # the ones that meet the first term in one accumulator are lost, whatever the order
         numbers = RunningError(dtype)
         x, k = numbers.convert([[round(1 / numbers.u), *[1] * 4095]]), round(1 / numbers.u) + 4095
-        for got in (numbers.sum(x, axis=-1), x @ numbers.ones((4096, 1)), x @ numbers.matrix_transpose(numbers.ones((1, 4096)))):
+        for got in (
+            numbers.sum(x, axis=-1),
+            x @ numbers.ones((4096, 1)),
+            x @ numbers.matrix_transpose(numbers.ones((1, 4096))),
+        ):
             assert 2 < abs(floats(got).item() - k) <= numbers.error(got).item()
 
 
 @running
 def test_running_error_of_angles(dtype):
-    numbers, frequencies, positions = RunningError(dtype), [(Fraction(10000), Fraction(-i, 8)) for i in range(8)], [0, -1, 10**6, 2**40]
+    numbers, frequencies, positions = (
+        RunningError(dtype),
+        [(Fraction(10000), Fraction(-i, 8)) for i in range(8)],
+        [0, -1, 10**6, 2**40],
+    )
     for got, truth in zip(numbers.angles(frequencies, positions), TRUTH.angles(frequencies, positions), strict=True):
         assert sound(got, truth) and np.all(numbers.error(got) <= 8 * numbers.u)
 
@@ -383,7 +450,10 @@ def test_running_error_of_angles(dtype):
 @running
 @pytest.mark.parametrize("form", FORMS)
 def test_running_error_of_attention_is_sound_and_not_vacuous(dtype, form):
-    numbers, (n, d) = RunningError(dtype), (3 if dtype == "bfloat16" else 6, 4)  # a long text is beyond what 8 bits can tell
+    numbers, (n, d) = (
+        RunningError(dtype),
+        (3 if dtype == "bfloat16" else 6, 4),
+    )  # a long text is beyond what 8 bits can tell
     arrays = [numbers.random((n, d), seed) for seed in (1, 2, 3)]
     rope = [ri.Rope(ri.angle_table(s, d), "half", "after") for s in (numbers, TRUTH)]
     o, _ = form(*arrays, phi="elu+1", rope=rope[0])
@@ -395,16 +465,31 @@ def test_running_error_of_attention_is_sound_and_not_vacuous(dtype, form):
 def test_running_errors_compare_with_care():
     numbers = RunningError("float32")
     third = numbers.convert([Fraction(1, 3)])
-    assert (third * 3 == 1).all() and (third != Fraction(1, 2)).all() and (third < 1).all() and (numbers.ones(1) > third).all()
+    assert (
+        (third * 3 == 1).all()
+        and (third != Fraction(1, 2)).all()
+        and (third < 1).all()
+        and (numbers.ones(1) > third).all()
+    )
     with says(NotDefined, "errors overlap, so this order is not decided in float32 with running error; use maximum"):
         assert third * 3 < 1
     assert not (numbers.ones(1) < 1).any()  # without error, decided
-    assert numbers.error(numbers.maximum(third, numbers.ones(1)))[0] == 0 < numbers.error(numbers.maximum(third * 3, numbers.ones(1)))[0]
+    assert (
+        numbers.error(numbers.maximum(third, numbers.ones(1)))[0]
+        == 0
+        < numbers.error(numbers.maximum(third * 3, numbers.ones(1)))[0]
+    )
     nothing = numbers.convert([10**400]) - numbers.convert([10**400])
     assert np.isinf(numbers.error(numbers.maximum(third, nothing))[0]) and (nothing == third).all()
     narrow = RunningError("float16").convert(third)
-    assert RunningError("float16").error(narrow)[0] >= abs(np.float64(narrow.planes[0][0]) - floats(third)[0]) + numbers.error(third)[0]
-    with says(ValueError, "RunningError: `dtype` must be one of bfloat16, float16, float32, float64, got 'float8'; did you mean"):
+    assert (
+        RunningError("float16").error(narrow)[0]
+        >= abs(np.float64(narrow.planes[0][0]) - floats(third)[0]) + numbers.error(third)[0]
+    )
+    with says(
+        ValueError,
+        "RunningError: `dtype` must be one of bfloat16, float16, float32, float64, got 'float8'; did you mean",
+    ):
         RunningError("float8")
     with says(ValueError, "matmul: cannot multiply shapes (1,) and (1,)"):
         third @ third
@@ -446,16 +531,26 @@ def test_degrees_of_linear_attention(form, normalise):
     numbers = Degrees()
     shapes = ((3, 2), (3, 2), (3, 1))
     o, state = form(*(numbers.variables(s) for s in shapes), normalise=normalise)
-    assert numbers.worst(o) == ((3, 2) if normalise else (3, 0)) and numbers.worst(state.S) == (2, 0) and numbers.worst(state.z) == (1, 0)
-    assert tuple(part.max() for part in restrict(lambda *x: form(*x, normalise=normalise)[0], shapes)) == numbers.worst(o)
+    assert (
+        numbers.worst(o) == ((3, 2) if normalise else (3, 0))
+        and numbers.worst(state.S) == (2, 0)
+        and numbers.worst(state.z) == (1, 0)
+    )
+    assert tuple(part.max() for part in restrict(lambda *x: form(*x, normalise=normalise)[0], shapes)) == numbers.worst(
+        o
+    )
 
 
 def test_degrees_of_constants_and_zeros():
     numbers = Degrees()
     zero, one, x = numbers.convert([0]), numbers.convert([1]), numbers.variables((1,), 3, 2)
     assert numbers.worst(zero) == (-math.inf, 0) and numbers.worst(one * Fraction(5, 2)) == (0, 0)
-    assert numbers.worst(x) == (3, 2) and numbers.worst(-x + zero) == (3, 2) and numbers.worst(zero / x) == (-math.inf, 0)
-    assert numbers.worst(numbers.zeros((0,))) == (0, 0) and numbers.worst(numbers.sum(numbers.variables((4, 2)), axis=0)) == (1, 0)
+    assert (
+        numbers.worst(x) == (3, 2) and numbers.worst(-x + zero) == (3, 2) and numbers.worst(zero / x) == (-math.inf, 0)
+    )
+    assert numbers.worst(numbers.zeros((0,))) == (0, 0) and numbers.worst(
+        numbers.sum(numbers.variables((4, 2)), axis=0)
+    ) == (1, 0)
     assert numbers.singular(zero).all() and not numbers.singular(x).any()
     with says(ZeroDivisionError, "division by zero in degrees at index (0,)"):
         x / zero
@@ -480,7 +575,7 @@ def test_what_was_divided_by_is_counted_once():
 # Dependencies
 
 
-def seen(numbers: Dependencies, o: Array) -> list[set[int]]:
+def seen(numbers: Dependencies, o: SystemArray) -> list[set[int]]:
     """Per token, the inputs that any of its outputs depends on."""
     rows = numbers.sets(o)
     assert all((rows[t] == rows[t, 0]).all() for t in range(len(rows)))
@@ -508,7 +603,7 @@ def test_a_leak_from_the_future_is_seen():
     def leaky(x):
         return numbers.exp(x - numbers.max(x, axis=-2, keepdims=True))
 
-    o, _ = ri.linear_attention(q, k, v, phi=(ri.identity, leaky))
+    o, _ = ri.linear_attention(q, k, v, phi=(ri.feature_maps.identity, leaky))
     assert seen(numbers, o) == [{0, 1, 2, 3}] * 4
 
 
@@ -516,10 +611,24 @@ def test_dependencies_by_hand():
     numbers = Dependencies()
     a, b, c = (numbers.tokens((1, 1), [label])[0, 0] for label in (0, 63, 64))  # bits beyond a machine integer
     for got, want in [
-        (a + b, {0, 63}), (a * c, {0, 64}), (b * c, {63, 64}), (a - a, {0}), (-b, {63}), (a * 0, set()), (a * 0 + b, {63}), (0 / a, set()),
-        (a / b, {0, 63}), (1 / c, {64}), (numbers.maximum(a, b), {0, 63}), (numbers.minimum(a, c), {0, 64}), (numbers.exp(a), {0}),
-        (numbers.exp(a * 0) * b, {63}), (numbers.where(np.array(True), a, b), {0}), (a * 5, {0}), (numbers.convert(3), set()),
-    ]:  # fmt: skip
+        (a + b, {0, 63}),
+        (a * c, {0, 64}),
+        (b * c, {63, 64}),
+        (a - a, {0}),
+        (-b, {63}),
+        (a * 0, set()),
+        (a * 0 + b, {63}),
+        (0 / a, set()),
+        (a / b, {0, 63}),
+        (1 / c, {64}),
+        (numbers.maximum(a, b), {0, 63}),
+        (numbers.minimum(a, c), {0, 64}),
+        (numbers.exp(a), {0}),
+        (numbers.exp(a * 0) * b, {63}),
+        (numbers.where(np.array(True), a, b), {0}),
+        (a * 5, {0}),
+        (numbers.convert(3), set()),
+    ]:
         assert numbers.sets(got).item() == want
     assert numbers.singular(a * 0).all() and not numbers.singular(a).any()
     x = numbers.tokens((3, 2))
@@ -542,13 +651,20 @@ def test_derivatives_of_rational_functions_are_exact(base, seed):
     a = base.where(base.singular(a * a + 1) | base.singular(a), 2, a)
     x, y = numbers.join(a, base.ones((2, 3))), numbers.join(b, base.zeros((3, 2)))
     for got, slope in [
-        (x * x * x - 5 * x + 1, 3 * a * a - 5), (1 / x, -1 / (a * a)),
+        (x * x * x - 5 * x + 1, 3 * a * a - 5),
+        (1 / x, -1 / (a * a)),
         ((x - 1) / (x * x + 1), (1 + 2 * a - a * a) / ((a * a + 1) * (a * a + 1))),
-        (-x, -base.ones((2, 3))), (2 - x / 3, base.zeros((2, 3)) - Fraction(1, 3)), (numbers.sum(x * x, axis=0), base.sum(2 * a, axis=0)),
+        (-x, -base.ones((2, 3))),
+        (2 - x / 3, base.zeros((2, 3)) - Fraction(1, 3)),
+        (numbers.sum(x * x, axis=0), base.sum(2 * a, axis=0)),
         (x @ y, base.ones((2, 3)) @ b),
-    ]:  # fmt: skip
+    ]:
         assert base.equal(numbers.tangent(got), slope)
-    assert base.equal(numbers.value(x @ y), a @ b) and numbers.equal(x, x) and (x != x + numbers.join(base.zeros(()), base.ones(()))).all()
+    assert (
+        base.equal(numbers.value(x @ y), a @ b)
+        and numbers.equal(x, x)
+        and (x != x + numbers.join(base.zeros(()), base.ones(()))).all()
+    )
     assert numbers.isfinite(x).all() and np.array_equal(numbers.singular(x), base.singular(a))
     assert not base.equal(numbers.tangent(numbers.random((9,), seed)), base.zeros((9,)))
     assert np.array_equal(numbers.convert([0, 2]) == numbers.join(base.convert([0, 2]), base.zeros(2)), [True, True])
@@ -562,7 +678,9 @@ def test_chain_rule(name):
     for x, got in zip(a.tolist(), numbers.tangent(f).tolist(), strict=True):
         with base.ctx.extradps(40):
             want = 6 * x * base.ctx.diff(getattr(base.ctx, name), 3 * x)
-        assert abs(got - want) <= abs(want) * 4 * base.ctx.mpf(2) ** (2 - base.ctx.prec) + abs(3 * x) * 12 * base.ctx.eps  # few roundings
+        assert (
+            abs(got - want) <= abs(want) * 4 * base.ctx.mpf(2) ** (2 - base.ctx.prec) + abs(3 * x) * 12 * base.ctx.eps
+        )  # few roundings
     cos, sin = numbers.angles([(Fraction(10), Fraction(-1))], [3])
     assert numbers.tangent(cos).tolist() == [[0]] and numbers.value(sin) == base.sin(base.convert([[3]]) / 10)
     assert numbers.maximum(numbers.join(a, a), numbers.zeros(5)).shape == (5,) and (numbers.join(a, -a) > 0).all()
@@ -585,7 +703,9 @@ def test_gradients_of_attention_are_exact(form):
 
 
 def test_dual_refusals():
-    with says(TypeError, "Dual: base must be a system with arrays of its own (ℚ, GF(p), mpmath ...), got numpy float64"):
+    with says(
+        TypeError, "Dual: base must be a system with arrays of its own (ℚ, GF(p), mpmath ...), got numpy float64"
+    ):
         Dual(Float())
     with says(NotDefined, "exp is not defined in GF(10007); it needs a real system"):
         Dual(GF(10007)).exp(Dual(GF(10007)).ones(1))

@@ -49,7 +49,10 @@ def within(system, x, real, want):
     outputs, weighted means of numbers up to 1, to 10^-55: 10^-50 is more than its own rounding, and far less than any radius.
     """
     ends = [system.ends(a) for a in x.planes[0].ravel()]
-    slack, want = Fraction(1, 10**50), [Fraction(*map(int, mpmath.libmp.to_rational(real.mpf(a)._mpf_))) for row in want for a in row]
+    slack, want = (
+        Fraction(1, 10**50),
+        [Fraction(*map(int, mpmath.libmp.to_rational(real.mpf(a)._mpf_))) for row in want for a in row],
+    )
     return all(a - slack <= w <= b + slack for (a, b), w in zip(ends, want, strict=True))
 
 
@@ -59,8 +62,10 @@ def test_definition_equals_plain_python(form, problem, old, cached, pad):
     """Against loops that share no code with refimpl: the scale 1/√d, RoPE, masks, cache, padding and positions, head by head."""
     system, real, rng = balls(40), mpmath.MPContext(), np.random.default_rng(problem.seed)
     real.dps = 60
-    arrays = q, k, v = [rng.uniform(-1, 1, (*lead, problem.n, w)) for lead, w in (
-        (problem.lead_q, problem.d), (problem.lead_k, problem.d), (problem.lead_k, problem.m))]  # fmt: skip
+    arrays = q, k, v = [
+        rng.uniform(-1, 1, (*lead, problem.n, w))
+        for lead, w in ((problem.lead_q, problem.d), (problem.lead_k, problem.d), (problem.lead_k, problem.m))
+    ]
     old_k, old_v = (rng.uniform(-1, 1, (*problem.lead_k, old, w)) for w in (problem.d, problem.m))
     kept, keep = (rng.integers(0, 2, n).astype(bool) for n in (old, problem.n))
     options = {"mask": problem.mask, "padding": keep if pad else None}
@@ -76,17 +81,26 @@ def test_definition_equals_plain_python(form, problem, old, cached, pad):
 
     key_axes = (1,) * (len(problem.lead_q) - len(problem.lead_k)) + problem.lead_k
     for head in np.ndindex(*problem.lead_q):
-        key = tuple(i if n > 1 else 0 for i, n in zip(head, key_axes, strict=True))[len(problem.lead_q) - len(problem.lead_k) :]
+        key = tuple(i if n > 1 else 0 for i, n in zip(head, key_axes, strict=True))[
+            len(problem.lead_q) - len(problem.lead_k) :
+        ]
         want, keys, values, shown, position = oracle.softmax(
-            exactly(q[head]), exactly(k[key]), exactly(v[key]), real=real, mask=problem.mask, keep=keep.tolist() if pad else None,
+            exactly(q[head]),
+            exactly(k[key]),
+            exactly(v[key]),
+            real=real,
+            mask=problem.mask,
+            keep=keep.tolist() if pad else None,
             rope=(10000, problem.rope[2], problem.rope[0]) if problem.rope else None,
             cache=(exactly(old_k[key]), exactly(old_v[key]), kept.tolist(), problem.position) if cached else None,
-        )  # fmt: skip
+        )
         assert within(system, o[head], real, want)
         assert end.position == position and end.keep.reshape(-1).tolist() == shown
         assert end.k.shape[-2] == end.v.shape[-2] == len(keys) == (old if cached else 0) + problem.n
         first = old if cached else 0
-        seen = np.array([s < first or shown[s] for s in range(len(keys))], dtype=bool)  # what padded tokens held is not kept
+        seen = np.array(
+            [s < first or shown[s] for s in range(len(keys))], dtype=bool
+        )  # what padded tokens held is not kept
         assert within(system, end.k[key][seen, :], real, [x for x, s in zip(keys, seen, strict=True) if s])
         assert within(system, end.v[key][seen, :], real, [x for x, s in zip(values, seen, strict=True) if s])
 
@@ -111,7 +125,9 @@ def test_definition_by_hand():
     """With scale log 2 and integer scores, the weights are powers of two."""
     system, high = balls(30, "iv"), MP(60)
     q, k, v = system.convert([[1], [2]]), system.convert([[1], [3]]), system.convert([[1], [10]])
-    log2 = fractions(high.wrap((np.array([high.ctx.log(2)], dtype=object),)), "test").item()  # right to 60 digits, so to ± 10^-50
+    log2 = fractions(
+        high.wrap((np.array([high.ctx.log(2)], dtype=object),)), "test"
+    ).item()  # right to 60 digits, so to ± 10^-50
     scale = system.hull(*(system.number(log2 + e) for e in (Fraction(-1, 10**50), Fraction(1, 10**50))))
     o, _ = ri.softmax_attention(q, k, v, scale=system.wrap((np.array(scale, dtype=object),)))
     assert contains(system, o, QQ.convert([1, Fraction(2**2 * 1 + 2**6 * 10, 2**2 + 2**6)])) and informative(system, o)
@@ -124,7 +140,9 @@ def test_floats_within_their_running_error(form, dtype, problem):
     system, oracle = RunningError(dtype), MP(50)
     arrays, options = build(problem, system)
     o, _ = form(*arrays, **options)
-    exactly = options | ({"rope": ri.Rope(ri.angle_table(oracle, problem.rope[2]), problem.rope[0], "before")} if problem.rope else {})
+    exactly = options | (
+        {"rope": ri.Rope(ri.angle_table(oracle, problem.rope[2]), problem.rope[0], "before")} if problem.rope else {}
+    )
     truth, _ = ri.softmax_attention(*(oracle.convert(x) for x in arrays), **exactly)
     distance = abs(fractions(o, "test") - fractions(truth, "test"))
     assert all(d <= Fraction(e) for d, e in zip(distance.ravel(), system.error(o).ravel(), strict=True))
@@ -137,7 +155,9 @@ def test_large_scores():
     q = k = np.array([[30.0, 30.0], [40.0, 40.0]])
     v = np.array([[1.0], [2.0]])
     with (
-        pytest.raises(ri.NotFinite, match="softmax_attention: the output overflows numpy float64: nan or inf at token 0, column 0"),
+        pytest.raises(
+            ri.NotFinite, match="softmax_attention: the output overflows numpy float64: nan or inf at token 0, column 0"
+        ),
         np.errstate(all="ignore"),
     ):
         ri.softmax_attention(q, k, v, scale=1.0)

@@ -19,9 +19,19 @@ from refimpl.systems.floats import dtype_name
 
 FORMS = [ri.linear_attention, ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
 CORE = [
-    "attention", "config", "conversion", "errors", "feature_maps", "forms", "linear_attention", "rope", "shapes", "state", "token_wise",
+    "attention",
+    "config",
+    "conversion",
+    "errors",
+    "feature_maps",
+    "forms",
+    "linear_attention",
+    "rope",
+    "shapes",
+    "state",
+    "token_wise",
     "transformer",
-]  # fmt: skip
+]
 INTEGERS = {"math.isqrt", "math.prod"}
 
 
@@ -53,7 +63,9 @@ backends = pytest.mark.parametrize("backend", BACKENDS)
 def test_the_core_imports_no_array_library(room):
     source = (Path(ri.__file__).parent / f"{room}.py").read_text()
     imports = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
-    names = {f"{n.module}.{a.name}" if isinstance(n, ast.ImportFrom) else a.name for n in imports for a in n.names} - INTEGERS
+    names = {
+        f"{n.module}.{a.name}" if isinstance(n, ast.ImportFrom) else a.name for n in imports for a in n.names
+    } - INTEGERS
     assert not {name.split(".")[0] for name in names} & {"numpy", "scipy", "torch", "jax", "mpmath", "math"}
 
 
@@ -74,9 +86,16 @@ def test_exact_probes_on_every_backend(backend, data):
         n, r, m, heads = (data.draw(st.integers(*ends)) for ends in ((0, 5), (1, 5), (1, 3), (1, 2)))
     layout = data.draw(st.sampled_from([None, "half", "interleaved"]))
     probe = ri.exact_probe(
-        system, n=n, r=r, m=m, heads=heads, seed=data.draw(st.integers(0, 99)), normalise=data.draw(st.booleans()),
-        mask=data.draw(st.sampled_from(["causal", "full"]) | st.integers(0, n)), layout=layout,
-    )  # fmt: skip
+        system,
+        n=n,
+        r=r,
+        m=m,
+        heads=heads,
+        seed=data.draw(st.integers(0, 99)),
+        normalise=data.draw(st.booleans()),
+        mask=data.draw(st.sampled_from(["causal", "full"]) | st.integers(0, n)),
+        layout=layout,
+    )
     o, end = form(probe.q, probe.k, probe.v, **probe.options)
     assert probe.mismatch(o, end) is None
     assert kept(system, o) and kept(system, end.S) and kept(system, end.z)
@@ -104,11 +123,20 @@ def test_every_room_runs_on_every_backend(backend):
     for name in ri.FEATURE_MAPS:
         assert kept(system, ri.feature_map(name)(q))
     W, b = system.random((3, 4), 5), system.random((3,), 6)
-    for phi in (ri.polynomial(2), ri.dpfp(2), ri.hedgehog(W, b), *ri.taylor2_pair(0.5)):
+    for phi in (
+        ri.feature_maps.polynomial(2),
+        ri.feature_maps.dpfp(2),
+        ri.feature_maps.hedgehog(W, b),
+        *ri.feature_maps.taylor2_pair(0.5),
+    ):
         assert kept(system, phi(q))
     rope = ri.Rope(ri.angle_table(system, 4), "half", "before")
-    state = ri.absorb(ri.no_text(v, 4, 3, lead=(2,)), k, v, rope=rope)
-    for s in (ri.shift(state, -5, rope=rope, phi=ri.identity), ri.scale(state, 2), ri.join(state, state, rope=rope, origin=state.position)):
+    state = ri.state.absorb(ri.state.no_text(v, 4, 3, lead=(2,)), k, v, rope=rope)
+    for s in (
+        ri.state.shift(state, -5, rope=rope, phi=ri.feature_maps.identity),
+        ri.state.scale(state, 2),
+        ri.state.join(state, state, rope=rope, origin=state.position),
+    ):
         assert kept(system, s.S) and kept(system, s.z)
     keep = system.xp.arange(5, device=system.device) > 0
     for form in (ri.softmax_attention, ri.softmax_attention_shifted):
@@ -136,12 +164,25 @@ def test_conversion_of_exact_probes_on_every_backend(backend, layout):
     assert kept(system, got) and kept(system, S) and kept(system, z)
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if "jax" not in name])  # which would compile every operation
+@pytest.mark.parametrize(
+    "backend", [name for name in BACKENDS if "jax" not in name]
+)  # which would compile every operation
 def test_models_on_every_backend(backend):
     """Tokens, norms, MLP, RoPE and a batch of prompts: dtype and device stay; converted and prompted are within the errors of both."""
     system = BACKENDS[backend]()
     config = ri.Config(
-        1, 4, heads=2, groups=1, d=2, m=2, hidden=3, gated=True, biased=True, vocabulary=5, tied=False, rope=ri.Rotary(width=2)
+        1,
+        4,
+        heads=2,
+        groups=1,
+        d=2,
+        m=2,
+        hidden=3,
+        gated=True,
+        biased=True,
+        vocabulary=5,
+        tied=False,
+        rope=ri.Rotary(width=2),
     )
     model = ri.random_model(system, config, seed=3)
     prompt, text = np.array([[3, 1, 4], [1, 0, 2]]), np.array([2, 3])
@@ -163,13 +204,21 @@ def test_torch_meta_models_have_shapes_without_values():
     config = ri.Config(2, 4, heads=2, d=2, m=3, hidden=5, rope=ri.Rotary(width=2, base=None))
     model = ri.Model(config, {name: torch.zeros(shape, device="meta") for name, shape in config.shapes.items()})
     converted = ri.convert(model, torch.zeros((2, 7, 4), device="meta"))
-    assert converted.biases[1].S.shape == (2, 2, 2, 3) and converted(torch.zeros((2, 3, 4), device="meta")).shape == (2, 3, 4)
+    assert converted.biases[1].S.shape == (2, 2, 2, 3) and converted(torch.zeros((2, 3, 4), device="meta")).shape == (
+        2,
+        3,
+        4,
+    )
 
 
 @given(problem=problems(max_n=4))
 def test_torch_meta_has_shapes_without_values(problem):
     torch = pytest.importorskip("torch")
-    shapes = [(*problem.lead_q, problem.n, problem.d), (*problem.lead_k, problem.n, problem.d), (*problem.lead_k, problem.n, problem.m)]
+    shapes = [
+        (*problem.lead_q, problem.n, problem.d),
+        (*problem.lead_k, problem.n, problem.d),
+        (*problem.lead_k, problem.n, problem.m),
+    ]
     arrays = [torch.zeros(shape, device="meta") for shape in shapes]
     for form in FORMS:
         o, end = form(*arrays, mask=problem.mask, normalise=problem.normalise)
@@ -181,7 +230,7 @@ def test_jax_traces_the_core():
     jax = pytest.importorskip("jax")
     system = Float("jax", "float32")
     q, k, v = (system.random((2, 5, w), i) for i, w in enumerate((4, 4, 3)))
-    q, k = ri.elu_plus_one(q), ri.elu_plus_one(k)
+    q, k = ri.feature_maps.elu_plus_one(q), ri.feature_maps.elu_plus_one(k)
     traced = jax.jit(lambda q, k, v: ri.linear_attention_chunked(q, k, v, chunk=2)[0])(q, k, v)
     exact, bound = ri.exact_with_bound(q, k, v, u=ri.unit_roundoff("float32"))
     assert ri.judge(traced, exact, bound).verdict == "WITHIN BOUND"
@@ -190,7 +239,11 @@ def test_jax_traces_the_core():
 def test_jax_traces_a_conversion():
     jax = pytest.importorskip("jax")
     system, config = Float("jax", "float32"), ri.Config(1, 3, heads=2, d=2, m=1, hidden=2, rope=ri.Rotary(width=2))
-    weights, prompt, text = ri.random_model(Float(), config, seed=0).weights, Float().random((3, 3), 1), Float().random((2, 3), 2)
+    weights, prompt, text = (
+        ri.random_model(Float(), config, seed=0).weights,
+        Float().random((3, 3), 1),
+        Float().random((2, 3), 2),
+    )
 
     def run(weights, prompt, text):
         return ri.convert(ri.Model(config, weights), prompt)(text)

@@ -35,14 +35,14 @@ from refimpl import (
     State,
     ZeroDenominator,
     balls,
-    checkpoint,
-    files,
 )
+from refimpl.attention.memory import join, write
 from refimpl.descent import dai, irie, ren_liu, von_oswald
 from refimpl.descent.gradient import alignment, gradient, squared_error, step
 from refimpl.descent.patch import rank_one_patch
 from refimpl.descent.ren_liu import Attended
-from refimpl.memory import join, write
+from refimpl.files import checkpoint
+from refimpl.files import safetensors as files
 
 F = ri.Float()
 
@@ -118,7 +118,13 @@ def in_Q(**options: Any) -> Any:
 def loud() -> Any:
     untied = replace(config, tied=False)
     weights = {name: w * 0 for name, w in ri.random_model(ri.Float("numpy", "float16"), untied, 1).weights.items()}
-    for name, value in (("offset", 300), ("unembedding", 300), ("embedding", 1), ("layers.0.W_K", 1), ("layers.0.W_Q", 1)):
+    for name, value in (
+        ("offset", 300),
+        ("unembedding", 300),
+        ("embedding", 1),
+        ("layers.0.W_K", 1),
+        ("layers.0.W_Q", 1),
+    ):
         weights[name] = weights[name] + np.float16(value)
     return ri.Model(untied, weights)([0])
 
@@ -139,7 +145,9 @@ def summing() -> Any:
 def overflowing() -> Any:
     """x + o beyond float16: x and v are large, nothing else is."""
     plain = ri.random_model(ri.Float("numpy", "float16"), Config(layers=1, width=1, norm="none"), 1)
-    large = ri.Model(plain.config, {name: np.full_like(x, name.endswith(("W_V", "W_O"))) for name, x in plain.weights.items()})
+    large = ri.Model(
+        plain.config, {name: np.full_like(x, name.endswith(("W_V", "W_O"))) for name, x in plain.weights.items()}
+    )
     return large(np.array([[60000]], np.float16))
 
 
@@ -149,7 +157,13 @@ def zero_keys() -> Any:
 
 
 def loaded(
-    which: ri.Model = converted, base: Any = None, *, tensors: Any = None, seal: bool = False, alone: bool = False, **words: Any
+    which: ri.Model = converted,
+    base: Any = None,
+    *,
+    tensors: Any = None,
+    seal: bool = False,
+    alone: bool = False,
+    **words: Any,
 ) -> Any:
     """What `load` says to a file with other tensors or other metadata; None takes one out. seal: its biases get a new digest."""
     ri.save("m", which, biases_only=alone)
@@ -158,7 +172,9 @@ def loaded(
     said = {name: x for name, x in (said | words).items() if x is not None}
     if seal:
         about = {name: said[name] for name in ("position", "prompts", "digest", "maps") if name in said}
-        said["biases"] = checkpoint.fingerprint(about, {name: x for name, x in tensors.items() if name not in which.config.shapes})
+        said["biases"] = checkpoint.fingerprint(
+            about, {name: x for name, x in tensors.items() if name not in which.config.shapes}
+        )
     files.write_safetensors("m", tensors, said)
     return ri.load("m", base)
 
@@ -227,17 +243,17 @@ refused(ValueError, "linear_attention: leading axes (2,) of `padding` must broad
 refused(ValueError, "features: `phi_k(k)` must have shape (..., 5, features) to match `k`, got (2, 3)",
         phi_drops_tokens=lambda: la(q, k, v, phi=lambda x: x[..., :2, :]))
 refused(ValueError, "features: `phi_q(q)` must have shape (..., 5, 2) to match phi_k(k), got (5, 3)",
-        phi_widths=lambda: la(q, k, v, phi=(ri.identity, lambda x: x[..., :2])))
+        phi_widths=lambda: la(q, k, v, phi=(ri.feature_maps.identity, lambda x: x[..., :2])))
 refused(ValueError, "features: `k` must have shape (..., 5, width) to match `q`, got (4, 3)",
-        features_k=lambda: ri.features(q, a(4, d)))
+        features_k=lambda: ri.state.features(q, a(4, d)))
 refused(ValueError, "join: `b.S` must have shape (..., 3, 2) (features, values), got (4, 2)",
-        join_widths=lambda: ri.join(State(S, z), State(a(4, m), a(4))))
+        join_widths=lambda: ri.state.join(State(S, z), State(a(4, m), a(4))))
 refused(ValueError, "absorb: `k` must have shape (..., tokens, width), got (3,)",
-        absorb_k=lambda: ri.absorb(State(S, z), a(d), v))
+        absorb_k=lambda: ri.state.absorb(State(S, z), a(d), v))
 refused(ValueError, "absorb: `v` must have shape (..., 5, values) to match `k`, got (4, 2)",
-        absorb_v=lambda: ri.absorb(State(S, z), k, a(4, m)))
+        absorb_v=lambda: ri.state.absorb(State(S, z), k, a(4, m)))
 refused(ValueError, "absorb: `state.S` must have shape (..., 4, 2) (features, values), got (3, 2)",
-        absorb_S=lambda: ri.absorb(State(S, z), a(n, 4), v))
+        absorb_S=lambda: ri.state.absorb(State(S, z), a(n, 4), v))
 refused(ValueError, "softmax_attention: `cache.k` must have shape (..., tokens, 3) to match `q`, got (5, 4)",
         cache_k=lambda: soft(q, k, v, cache=KVCache(a(n, 4), v, keep, n)))
 refused(ValueError, "softmax_attention: `cache.v` must have shape (..., 5, 2) to match `cache.k` and `v`, got (4, 2)",
@@ -253,13 +269,13 @@ refused(ValueError, "softmax_attention: leading axes (3,) of `cache` must broadc
 refused(ValueError, "softmax_attention: leading axes (3,) of `cache` must broadcast with (2,) of `padding`",
         cache_keep_heads=lambda: soft(q, k, v, padding=np.ones((2, n), bool), cache=KVCache(k, v, np.ones((3, 1, n), bool), n)))
 refused(ValueError, "absorb: `padding` must have shape (..., 5) to match `k`, got (4,)",
-        absorb_padding=lambda: ri.absorb(State(S, z), k, v, padding=np.ones(4, bool)))
+        absorb_padding=lambda: ri.state.absorb(State(S, z), k, v, padding=np.ones(4, bool)))
 refused(ValueError, "absorb: leading axes (2,) of `state.S` must broadcast with (3,) of `k`, `v`",
-        absorb_heads=lambda: ri.absorb(State(a(2, d, m), None), a(3, n, d), v))
+        absorb_heads=lambda: ri.state.absorb(State(a(2, d, m), None), a(3, n, d), v))
 refused(ValueError, "hedgehog: `W` must have shape (..., e, 3) to match `x`, got (4, 4)",
-        hedgehog_W=lambda: ri.hedgehog(a(4, 4), a(4))(q))
+        hedgehog_W=lambda: ri.feature_maps.hedgehog(a(4, 4), a(4))(q))
 refused(ValueError, "hedgehog: `b` must have shape (..., 4) to match `W`, got (5,)",
-        hedgehog_b=lambda: ri.hedgehog(a(4, 3), a(5))(q))
+        hedgehog_b=lambda: ri.feature_maps.hedgehog(a(4, 3), a(5))(q))
 
 # Kinds of numbers
 refused(TypeError, "linear_attention: `q` must be real or complex floating, got int64; convert it explicitly",
@@ -281,15 +297,15 @@ refused(TypeError, "rotate: `cos` has dtype float64, `x` has float32; convert on
 refused(TypeError, "softmax_attention: `scale` has dtype float64, `q` has float32; convert one of them explicitly",
         scale_casts=lambda: soft(*f32(q, k, v), scale=np.float64(0.5)))
 refused(TypeError, "scale: `strength` has dtype float64, `S` has float32; convert one of them explicitly",
-        strength_casts=lambda: ri.scale(State(*f32(S, z)), np.float64(0.5)))
+        strength_casts=lambda: ri.state.scale(State(*f32(S, z)), np.float64(0.5)))
 refused(TypeError, "softmax_attention: `v` has dtype float64, `q` has float32; convert one of them explicitly",
         soft_dtypes=lambda: soft(*f32(q, k), v))
 refused(TypeError, "features: `k` has dtype float64, `q` has float32; convert one of them explicitly",
-        features_dtypes=lambda: ri.features(*f32(q), k))
+        features_dtypes=lambda: ri.state.features(*f32(q), k))
 refused(TypeError, "absorb: `v` has dtype float64, `k` has float32; convert one of them explicitly",
-        absorb_dtypes=lambda: ri.absorb(State(S, z), *f32(k), v))
+        absorb_dtypes=lambda: ri.state.absorb(State(S, z), *f32(k), v))
 refused(TypeError, "hedgehog: `W` has dtype float32, `x` has float64; convert one of them explicitly",
-        hedgehog_dtypes=lambda: ri.hedgehog(*f32(a(4, d), a(4)))(q))
+        hedgehog_dtypes=lambda: ri.feature_maps.hedgehog(*f32(a(4, d), a(4)))(q))
 refused(TypeError, "power_table: `s` has dtype float64, `c` has float32; convert one of them explicitly",
         circle_dtypes=lambda: ri.power_table(*f32(a(1)), a(1)))
 refused(TypeError, "linear_attention: `k` has library array_api_strict, `q` has numpy; convert one of them explicitly",
@@ -304,7 +320,7 @@ refused(TypeError, "linear_attention: `padding` has library array_api_strict, `k
         padding_library=lambda: la(q, k, v, padding=strict.asarray(keep[0])),
         padding_library_in_Q=lambda: la(*Q, padding=strict.asarray(keep[0])))
 refused(TypeError, "join: `b.S` has library array_api_strict, `a.S` has numpy; convert one of them explicitly",
-        join_libraries=lambda: ri.join(State(S, z), State(strict.asarray(S), strict.asarray(z))))
+        join_libraries=lambda: ri.state.join(State(S, z), State(strict.asarray(S), strict.asarray(z))))
 refused(TypeError, "softmax_attention: `cache.v` has library array_api_strict, `q` has numpy; convert one of them explicitly",
         cache_library=lambda: soft(q, k, v, cache=KVCache(k, strict.asarray(v), keep, n)))
 refused(TypeError, "linear_attention: `k` has device array_api_strict.Device('CPU_DEVICE'), `q` has array_api_strict.Device('device1'); "
@@ -321,7 +337,7 @@ refused(TypeError, "linear_attention: `k` has number system numpy, `q` has ℚ; 
 refused(TypeError, "rotate: `cos` has number system GF(7), `x` has ℚ; convert one of them explicitly",
         rope_system=lambda: la(*Q, rope=Rope(ri.power_table(GF(7).convert([0]), GF(7).convert([1])))))
 refused(TypeError, "0.5 is a float; ℚ takes Fraction(1, 2)",
-        float_strength_in_Q=lambda: ri.scale(State(*Q[1:]), 0.5))
+        float_strength_in_Q=lambda: ri.state.scale(State(*Q[1:]), 0.5))
 refused(NotDefined, "exp is not defined in GF(10007); softmax attention needs a real system",
         softmax_in_GF=lambda: soft(*[GF(10007).random((n, d), 1)] * 3))
 refused(NotDefined, "division is not defined in ℤ; normalised linear attention needs a field system",
@@ -331,7 +347,7 @@ refused(NotDefined, "exp is not defined in ℚ; elu+1 needs a real system",
 refused(NotDefined, "maximum is not defined in GF(10007); relu needs an ordered system",
         relu_in_GF=lambda: la(*[GF(10007).random((n, d), 1)] * 3, phi="relu"))
 refused(NotDefined, "exp is not defined in ℚ; hedgehog needs a real system",
-        hedgehog_in_Q=lambda: ri.hedgehog(*Q[:2])(Q[0]))
+        hedgehog_in_Q=lambda: ri.feature_maps.hedgehog(*Q[:2])(Q[0]))
 
 # What is not an array, a State, a Rope, a function
 refused(TypeError, "linear_attention: `q` must be an array (NumPy, torch, JAX, or of a refimpl system), got list",
@@ -351,33 +367,33 @@ refused(TypeError, "linear_attention: `state` must be a State, got tuple",
 refused(TypeError, "linear_attention: `state` must be a State, got ndarray",
         state_array=lambda: la(q, k, v, state=S))
 refused(TypeError, "absorb: `state` must be a State, got tuple",
-        absorb_tuple=lambda: ri.absorb((S, z), k, v))
+        absorb_tuple=lambda: ri.state.absorb((S, z), k, v))
 refused(TypeError, "join: `a` must be a State, got ndarray",
-        join_array=lambda: ri.join(S, State(S, z)))
+        join_array=lambda: ri.state.join(S, State(S, z)))
 refused(TypeError, "join: `b` must be a State, got tuple",
-        join_tuple=lambda: ri.join(State(S, z), (S, z)))
+        join_tuple=lambda: ri.state.join(State(S, z), (S, z)))
 refused(TypeError, "softmax_attention: `cache` must be a KVCache, got State",
         cache_state=lambda: soft(q, k, v, cache=State(S, z)))
 refused(TypeError, "shift: `state` must be a State, got tuple",
-        shift_tuple=lambda: ri.shift((S, z), 1))
+        shift_tuple=lambda: ri.state.shift((S, z), 1))
 refused(TypeError, "remove: `whole` must be a State, got tuple",
-        remove_tuple=lambda: ri.remove((S, z), State(S, z)))
+        remove_tuple=lambda: ri.state.remove((S, z), State(S, z)))
 refused(TypeError, "scale: `state` must be a State, got ndarray",
-        scale_array=lambda: ri.scale(S, 2))
+        scale_array=lambda: ri.state.scale(S, 2))
 refused(TypeError, "no_text: `like` must be an array (NumPy, torch, JAX, or of a refimpl system), got type",
-        like_dtype=lambda: ri.no_text(np.float64, 3, 2))
+        like_dtype=lambda: ri.state.no_text(np.float64, 3, 2))
 refused(TypeError, "shift: `rope` must be a Rope, got function",
-        shift_table=lambda: ri.shift(State(S, z), 1, rope=table(2)))
+        shift_table=lambda: ri.state.shift(State(S, z), 1, rope=table(2)))
 refused(TypeError, "softmax_attention: `rope` must be a Rope, got function",
         soft_table=lambda: soft(q, k, v, rope=table(2)))
 refused(TypeError, "shift: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
-        shift_phi=lambda: ri.shift(State(S, z), 1, rope=before))
+        shift_phi=lambda: ri.state.shift(State(S, z), 1, rope=before))
 refused(TypeError, "absorb: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got 2",
-        absorb_phi=lambda: ri.absorb(State(S, z), k, v, phi=2))
+        absorb_phi=lambda: ri.state.absorb(State(S, z), k, v, phi=2))
 refused(TypeError, "features: `rope` must be a Rope, got function",
         rope_table=lambda: la(q, k, v, rope=table(2)))
 refused(TypeError, "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
-        features_phi=lambda: ri.features(q, k, phi=None))
+        features_phi=lambda: ri.state.features(q, k, phi=None))
 refused(TypeError, "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None",
         phi_none=lambda: la(q, k, v, phi=None))
 refused(TypeError, "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')",
@@ -387,11 +403,11 @@ refused(TypeError, "softmax_attention: `scale` must be an integer, a float or an
 refused(TypeError, "softmax_attention: `scale` must be an integer, a float or an array, got Fraction(1, 2)",
         scale_fraction=lambda: soft(q, k, v, scale=Fraction(1, 2)))
 refused(TypeError, "scale: `strength` must be an integer, a float or an array, got 1j",
-        strength_complex=lambda: ri.scale(State(a(d, m), a(d)), 1j))
+        strength_complex=lambda: ri.state.scale(State(a(d, m), a(d)), 1j))
 refused(TypeError, "scale: `strength` must be an integer, a Fraction or an array, got 1j",
-        strength_complex_in_Q=lambda: ri.scale(State(*Q[1:]), 1j))
+        strength_complex_in_Q=lambda: ri.state.scale(State(*Q[1:]), 1j))
 refused(ValueError, "scale: `strength` must be finite, got nan",
-        strength_nan=lambda: ri.scale(State(a(d, m), a(d)), float("nan")))
+        strength_nan=lambda: ri.state.scale(State(a(d, m), a(d)), float("nan")))
 refused(TypeError, "softmax_attention: `cache.keep` must be a boolean array, got NoneType",
         cache_keep_none=lambda: soft(q, k, v, cache=ri.KVCache(k, v, None, 5)))
 refused(TypeError, "softmax_attention: `cache.keep` must be a boolean array, got int64",
@@ -413,9 +429,9 @@ refused(ValueError, "linear_attention: `state.S` must be finite, got nan or inf 
 refused(ValueError, "linear_attention: `state.z` must be finite, got nan or inf at feature 2, head (1,)",
         nan_z=lambda: la(q, k, v, state=State(S, put(a(2, d), (1, 2), nan))))
 refused(NotFinite, "linear_attention: phi_k(k) overflows numpy float64: nan or inf at token 0, column 0",
-        phi_nan=lambda: la(q, k, v, phi=(ri.identity, lambda x: x * nan)))
+        phi_nan=lambda: la(q, k, v, phi=(ri.feature_maps.identity, lambda x: x * nan)))
 refused(ValueError, "absorb: `k` must be finite, got nan or inf at token 1, column 1",
-        absorb_nan=lambda: ri.absorb(State(S, z), put(k, (1, 1), nan), v))
+        absorb_nan=lambda: ri.state.absorb(State(S, z), put(k, (1, 1), nan), v))
 refused(ValueError, "softmax_attention: `q` must be finite, got nan or inf at token 4, column 2",
         soft_nan=lambda: soft(put(q, (4, 2), nan), k, v))
 refused(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 0, column 0",
@@ -473,9 +489,9 @@ refused(ZeroDenominator, "circle_point: `t` must satisfy t² ≠ −1 in GF(5), 
 refused(ValueError, "rotate: `x` must have at least 4 features for 2 pairs, got shape (5, 3)",
         narrow=lambda: la(q, k, v, rope=Rope(table(4))))
 refused(ValueError, "interleave: `x` must have at least 4 features for 2 pairs, got shape (5, 3)",
-        narrow_interleave=lambda: ri.interleave(q, pairs=2))
+        narrow_interleave=lambda: ri.rope.interleave(q, pairs=2))
 refused(ValueError, "deinterleave: `pairs` must be an integer ≥ 0, got -1",
-        negative_pairs=lambda: ri.deinterleave(q, pairs=-1))
+        negative_pairs=lambda: ri.rope.deinterleave(q, pairs=-1))
 refused(ValueError, "rotate: `x` must have shape (..., tokens, features), got (3,)",
         rotate_vector=lambda: ri.rotate(a(3), a(1, 1), a(1, 1)))
 refused(ValueError, "rotate: `cos` must have shape (..., 5, pairs) to match `x`, got (4, 1)",
@@ -523,39 +539,39 @@ refused(ValueError, "linear_attention_chunked: `chunk` must be an integer ≥ 1,
 refused(ValueError, "linear_attention_chunked: `chunk` must be an integer ≥ 1, got 2.0",
         chunk_float=lambda: chunked(q, k, v, chunk=2.0))
 refused(ValueError, "polynomial: `degree` must be an integer ≥ 0, got -1",
-        degree=lambda: ri.polynomial(-1))
+        degree=lambda: ri.feature_maps.polynomial(-1))
 refused(ValueError, "dpfp: `nu` must be an integer ≥ 1, got 0",
-        nu=lambda: ri.dpfp(0))
+        nu=lambda: ri.feature_maps.dpfp(0))
 refused(ValueError, "no_text: `r` must be an integer ≥ 0, got -1",
-        negative_features=lambda: ri.no_text(q, -1, 2))
+        negative_features=lambda: ri.state.no_text(q, -1, 2))
 refused(ValueError, "no_text: `lead` must be an integer ≥ 0, got -2",
-        negative_heads=lambda: ri.no_text(q, 3, 2, lead=(-2,)))
+        negative_heads=lambda: ri.state.no_text(q, 3, 2, lead=(-2,)))
 refused(ValueError, "State: `position` must be an integer, got 1.5",
         position=lambda: State(S, z, 1.5))
 refused(ValueError, "KVCache: `position` must be an integer, got '5'",
         cache_position=lambda: KVCache(k, v, keep, "5"))
 refused(ValueError, "shift: `by` must be an integer, got 0.5",
-        shift_half=lambda: ri.shift(State(S, z), 0.5))
+        shift_half=lambda: ri.state.shift(State(S, z), 0.5))
 
 # State
 refused(ValueError, "linear_attention: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)",
         S_alone=lambda: la(q, k, v, state=State(S, None)))
 refused(ValueError, "join: `b` must have z exactly if the other state has it, got z in `b` only",
-        join_z=lambda: ri.join(State(S, None), State(S, z)))
+        join_z=lambda: ri.state.join(State(S, None), State(S, z)))
 refused(ValueError, "remove: `b` must have z exactly if the other state has it, got z in the other only",
-        remove_z=lambda: ri.remove(State(S, z), State(S, None)))
+        remove_z=lambda: ri.state.remove(State(S, z), State(S, None)))
 refused(NotDefined, "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions",
-        shift_elu=lambda: ri.shift(State(S, z), 1, rope=before, phi=ri.elu_plus_one),
-        shift_elu_name=lambda: ri.shift(State(S, z), 1, rope=before, phi="elu+1"),
-        shift_elu_query=lambda: ri.shift(State(S, z), 1, rope=before, phi=("elu+1", "identity")))
+        shift_elu=lambda: ri.state.shift(State(S, z), 1, rope=before, phi=ri.feature_maps.elu_plus_one),
+        shift_elu_name=lambda: ri.state.shift(State(S, z), 1, rope=before, phi="elu+1"),
+        shift_elu_query=lambda: ri.state.shift(State(S, z), 1, rope=before, phi=("elu+1", "identity")))
 refused(NotDefined, "join: under RoPE before the kernel only states of identity turn, not of polynomial(2); keep running positions",
-        join_polynomial=lambda: ri.join(State(S, z, 4), State(S, z), rope=before, phi=(ri.identity, ri.polynomial(2))))
+        join_polynomial=lambda: ri.state.join(State(S, z, 4), State(S, z), rope=before, phi=(ri.feature_maps.identity, ri.feature_maps.polynomial(2))))
 refused(NotDefined, "remove: under RoPE before the kernel only states of identity turn, not of relu; keep running positions",
-        remove_relu=lambda: ri.remove(State(S, z, 4), State(S, z, 1), rope=before, phi="relu"))
+        remove_relu=lambda: ri.state.remove(State(S, z, 4), State(S, z, 1), rope=before, phi="relu"))
 refused(ValueError, "remove: `origin` must be an integer, got 0.5",
-        remove_origin=lambda: ri.remove(State(S, z), State(S, z), origin=0.5))
+        remove_origin=lambda: ri.state.remove(State(S, z), State(S, z), origin=0.5))
 refused(ValueError, "join: `origin` must be an integer, got 'start'",
-        join_origin=lambda: ri.join(State(S, z), State(S, z), origin="start"))
+        join_origin=lambda: ri.state.join(State(S, z), State(S, z), origin="start"))
 refused(ValueError, "angle_table: `frequencies` must be below 2^64 in size, got 1e+60",
         frequency_huge=lambda: ri.angle_table(q, 2, frequencies=[1e60])([1]))
 
@@ -722,7 +738,7 @@ refused(ValueError, "save: `model` must carry biases to save them alone, got non
 refused(NotDefined, "digest: numbers of ℚ have no place in a file; floats of at most 64 bits and GF(p) have one",
         save_Q=lambda: ri.save("m", ri.random_model(QQ, replace(config, phi="identity"), 1)))
 refused(NotDefined, "digest: φ must be given by name, as in Config(phi='elu+1'); a function has no place in a file",
-        save_phi=lambda: ri.save("m", ri.Model(replace(config, phi=ri.relu), W)))
+        save_phi=lambda: ri.save("m", ri.Model(replace(config, phi=ri.feature_maps.relu), W)))
 refused(TypeError, "digest: `model` must be a Model, got dict",
         digest_weights=lambda: ri.digest(W))
 refused(TypeError, "load: `base` must be a Model, got str",
@@ -1000,7 +1016,7 @@ for argument, run in {
     "W_0: `q`": lambda: ren_liu.W_0(SimpleNamespace(q=[1])),
     "variant_loss: `W`": lambda: ren_liu.variant_loss(ren_liu.NORMAL)([[1]], *[1] * 10),
     "through_relu: `W_2`": lambda: ren_liu.through_relu(seen, S, [[1]]),
-    "residual: `W_2`": lambda: ren_liu.residual(S, [[1]], 1, ri.relu),
+    "residual: `W_2`": lambda: ren_liu.residual(S, [[1]], 1, ri.feature_maps.relu),
     "apart: `V`": lambda: ren_liu.apart([[1]], [[0]], 1),
     "unlike: `K`": lambda: ren_liu.unlike([[1]], 1),
     "gram_features: `G`": lambda: ren_liu.gram_features([[1]]),
@@ -1190,14 +1206,35 @@ def test_bad_input(name):
 def test_every_message_names_function_and_argument():
     about_systems = (NotDefined, ZeroDenominator, NotFinite)  # these name the number system or the token instead
     for name, case in CASES.items():
-        assert issubclass(case.error, about_systems) or re.match(r"[\w.]+: .*`[\w.()\[\]]+`|.* is a float", case.message), name
+        assert issubclass(case.error, about_systems) or re.match(
+            r"[\w.]+: .*`[\w.()\[\]]+`|.* is a float", case.message
+        ), name
 
 
 ROOMS = ("errors", "shapes", "feature_maps", "rope", "state", "forms", "linear_attention", "attention")
 ROOMS += ("token_wise", "config", "transformer", "conversion", "checkpoint", "pasts")
-ROOMS += ("memory", "compression/__init__", "compression/best", "random_features", "feature_error", "generation", "fidelity")
+ROOMS += (
+    "memory",
+    "compression/__init__",
+    "compression/best",
+    "random_features",
+    "feature_error",
+    "generation",
+    "fidelity",
+)
 ROOMS += tuple(f"descent/{room}" for room in ("gradient", "irie", "von_oswald", "dai", "ren_liu", "patch"))
-CHECKERS = {"choose", "require", "namespace", "check_dtype", "instance", "integer", "scalar", "shape", "lead", "prefix_length"}
+CHECKERS = {
+    "choose",
+    "require",
+    "namespace",
+    "check_dtype",
+    "instance",
+    "integer",
+    "scalar",
+    "shape",
+    "lead",
+    "prefix_length",
+}
 CHECKERS |= {
     "check_padding",
     "finite",
@@ -1224,7 +1261,12 @@ def may_refuse(node: ast.AST) -> bool:
 def test_every_raise_and_every_check_has_a_case():
     """Every line of the core that may refuse its input, against the tracebacks of the cases."""
     sources = {room: Path(ri.__file__).parent / f"{room}.py" for room in ROOMS}
-    nodes = [(room, node) for room, path in sources.items() for node in ast.walk(ast.parse(path.read_text())) if may_refuse(node)]
+    nodes = [
+        (room, node)
+        for room, path in sources.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if may_refuse(node)
+    ]
     seen = set()
     for case in (*CASES.values(), *(Case(*words) for words in WORDS)):
         with np.errstate(all="ignore"):
@@ -1234,7 +1276,12 @@ def test_every_raise_and_every_check_has_a_case():
                 continue
             except Exception as error:
                 causes = [error, error.__cause__, getattr(error.__cause__, "__cause__", None)]
-                seen |= {(frame.f_code.co_filename, line) for e in causes if e for frame, line in traceback.walk_tb(e.__traceback__)}
+                seen |= {
+                    (frame.f_code.co_filename, line)
+                    for e in causes
+                    if e
+                    for frame, line in traceback.walk_tb(e.__traceback__)
+                }
     assert len(nodes) > 80
     silent = [
         f"{room}.py:{node.lineno}: {ast.unparse(node)}"
@@ -1250,8 +1297,8 @@ def test_unknown_systems_are_named_with_the_nearest_known_one():
 
 
 def test_shift_is_allowed_for_identity():
-    for phi in (ri.identity, "identity"):
-        moved = ri.shift(State(S, z), 3, rope=before, phi=phi)
+    for phi in (ri.feature_maps.identity, "identity"):
+        moved = ri.state.shift(State(S, z), 3, rope=before, phi=phi)
         assert moved.position == 3
         assert moved.z[-1] == z[-1]
         assert not np.array_equal(moved.z, z)
@@ -1261,7 +1308,7 @@ def test_numbers_of_any_integer_kind_are_lengths_and_positions():
     want = la(q, k, v, mask=2, state=State(S, z, 3))
     got = la(q, k, v, mask=np.int64(2), state=State(S, z, np.int32(3)))
     assert np.array_equal(got[0], want[0])
-    assert ri.scale(State(*Q[1:]), Fraction(1, 2)).S.shape == (n, d)
+    assert ri.state.scale(State(*Q[1:]), Fraction(1, 2)).S.shape == (n, d)
 
 
 def frozen(x: Any) -> Any:
@@ -1294,13 +1341,18 @@ def test_nothing_else_writes_into_its_inputs():
         for part in (cache.k, cache.v):
             frozen(part)
         form(*arrays[:3], rope=before, cache=cache)
-    ri.absorb(state, *arrays[1:3], rope=after)
-    ri.remove(ri.join(state, state, rope=after), state, rope=after)
-    ri.shift(ri.scale(state, 2), -3, rope=before, phi=ri.identity)
-    for phi in (*ri.FEATURE_MAPS.values(), ri.polynomial(2), ri.dpfp(2), ri.hedgehog(frozen(a(4, 3)), frozen(a(4)))):
+    ri.state.absorb(state, *arrays[1:3], rope=after)
+    ri.state.remove(ri.state.join(state, state, rope=after), state, rope=after)
+    ri.state.shift(ri.state.scale(state, 2), -3, rope=before, phi=ri.feature_maps.identity)
+    for phi in (
+        *ri.FEATURE_MAPS.values(),
+        ri.feature_maps.polynomial(2),
+        ri.feature_maps.dpfp(2),
+        ri.feature_maps.hedgehog(frozen(a(4, 3)), frozen(a(4))),
+    ):
         phi(x)
     for layout in ri.rope.LAYOUTS:
         ri.rotate(x, *table(2)(range(n)), layout=layout)
-    ri.deinterleave(ri.interleave(x, pairs=1), pairs=1)
+    ri.rope.deinterleave(ri.rope.interleave(x, pairs=1), pairs=1)
     for x, copy in zip(arrays, (q, k, v, S, z), strict=True):
         assert np.array_equal(x, copy)

@@ -21,10 +21,10 @@ from real_weights import folder
 
 import refimpl as ri
 from refimpl import convert, generate, load, save
-from refimpl.cli import main
-from refimpl.models import read_model
-from refimpl.models.tokenizers import ByteTokenizer, read_tokenizer
-from refimpl.recurrent import Carried
+from refimpl.cli.main import main
+from refimpl.files.models import read_model
+from refimpl.files.tokenizers import ByteTokenizer, read_tokenizer
+from refimpl.model.recurrence import Carried
 
 RWKV = {v: f"tiny-rwkv-{v}-FP32.bin" for v in ("4v0-660K", "5v1-730K", "5v2-730K", "7v0-834K")}
 LLAMA, TOKENIZER, NANO = "stories260K.bin", "tok512.bin", "gpt-nano-sort-model.json"
@@ -45,8 +45,28 @@ print(json.dumps(list(generate(load(baked, read_model(model)), json.loads(text),
 def words(n: int) -> str:
     """n bytes of words, always the same."""
     rng = random.Random(0)
-    known = ["the", "a", "cat", "dog", "sat", "ran", "to", "and", "little", "red", "house", "said", "Lily", "they", "were", "it", "was"]
-    return " ".join(rng.choice(known) + "," * (rng.random() < 0.1) + ".\n" * (rng.random() < 0.05) for _ in range(n))[:n]
+    known = [
+        "the",
+        "a",
+        "cat",
+        "dog",
+        "sat",
+        "ran",
+        "to",
+        "and",
+        "little",
+        "red",
+        "house",
+        "said",
+        "Lily",
+        "they",
+        "were",
+        "it",
+        "was",
+    ]
+    return " ".join(rng.choice(known) + "," * (rng.random() < 0.1) + ".\n" * (rng.random() < 0.05) for _ in range(n))[
+        :n
+    ]
 
 
 def fresh(*argv: Any, status: int = 0) -> str:
@@ -84,7 +104,11 @@ def compared(want: Any, ids: list[int], logits: Any) -> Found:
     wrong = [t for t, i in enumerate(ids) if int(want[t].argmax()) != i]
     best = np.sort(want[: len(ids)], axis=-1)
     size = np.abs(want).max()
-    return Found(wrong[0] if wrong else None, float(np.abs(logits - want[0]).max() / size), float((best[:, -1] - best[:, -2]).min() / size))
+    return Found(
+        wrong[0] if wrong else None,
+        float(np.abs(logits - want[0]).max() / size),
+        float((best[:, -1] - best[:, -2]).min() / size),
+    )
 
 
 def baked_in_one_process_and_read_in_another(model: Path, M: int, tokens: int, room: Path) -> tuple[Found, list[int]]:
@@ -139,7 +163,9 @@ def narrowed(parts: Any) -> Any:
 
 def plants(version: str) -> dict[str, Any]:
     """A bug for each part of the state; but 4v0 has channel mixing with weights that are all 0, where none can be seen."""
-    parts = ("time_shift", "num", "den", "exponent") if version.startswith("4") else ("time_shift", "channel_shift", "S")
+    parts = (
+        ("time_shift", "num", "den", "exponent") if version.startswith("4") else ("time_shift", "channel_shift", "S")
+    )
     bugs: dict[str, Any] = {f"{part} dropped": dropped(part) for part in parts}
     return bugs | {"kept in float32": narrowed} | ({} if version.startswith("4") else {"S transposed": turned})
 
@@ -200,15 +226,20 @@ def test_the_file_of_another_model(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_story_goes_on_from_its_cache(tmp_path: Path) -> None:
-    models, prompt, baked, logits = folder(LLAMA, TOKENIZER), tmp_path / "prompt.txt", tmp_path / "baked", tmp_path / "l.npy"
-    story = (
-        "Once upon a time, there was a little girl named Lily. She had a red ball, and her dog Max liked to run after it. One day, the ball"
+    models, prompt, baked, logits = (
+        folder(LLAMA, TOKENIZER),
+        tmp_path / "prompt.txt",
+        tmp_path / "baked",
+        tmp_path / "l.npy",
     )
+    story = "Once upon a time, there was a little girl named Lily. She had a red ball, and her dog Max liked to run after it. One day, the ball"
     common = ["--tokenizer", models / TOKENIZER]
     prompt.write_text(story)
     refimpl("convert", models / LLAMA, *common, "--prompt", f"@{prompt}", "--out", baked)
     prompt.unlink()
-    text = refimpl("generate", models / LLAMA, *common, "--baked", baked, "--prompt", " was", "--tokens", "100", "--logits", logits)
+    text = refimpl(
+        "generate", models / LLAMA, *common, "--baked", baked, "--prompt", " was", "--tokens", "100", "--logits", logits
+    )
     model, tokenizer = read_model(models / LLAMA), read_tokenizer(models / TOKENIZER)
     x = tokenizer.encode(" was", begin=False)
     ids = list(generate(load(baked, model), x, 100))
@@ -233,7 +264,20 @@ def test_gpt_nano_sorts_what_it_was_told_before(tmp_path: Path, capsys: Any) -> 
 def test_a_memory_goes_all_the_way(tmp_path: Path, capsys: Any) -> None:
     models, baked = folder(LLAMA, TOKENIZER), tmp_path / "baked"
     common = [models / LLAMA, "--tokenizer", models / TOKENIZER]
-    said = here(capsys, "convert", *common, "--prompt", words(600), "--by", "clusters", "--features", "16", "--check", "--out", baked)
+    said = here(
+        capsys,
+        "convert",
+        *common,
+        "--prompt",
+        words(600),
+        "--by",
+        "clusters",
+        "--features",
+        "16",
+        "--check",
+        "--out",
+        baked,
+    )
     pattern = r"relative logit error ([^,]+), next-token agreement [^;]+%; with the prompt dropped ([^,]+), "
     error, without = map(float, re.search(pattern, said).groups())  # type: ignore[union-attr]
     assert 1e-6 < error < without and said.endswith("is written\n")

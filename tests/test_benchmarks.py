@@ -14,10 +14,28 @@ import pytest
 pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parent / "benchmarks"
 SIZES = {
-    "rounds": 1, "heads": 2, "width": 4, "short": 64, "middle": 128, "long": 192, "gemm": 16, "field": 8, "digits": 6, "large": 8,
-    "layers": 2, "model_heads": 2, "model_width": 8, "prompt": 6, "text": 3,
-}  # fmt: skip
-PEERS = {"bare loop, torch": "torch", "fla naive chunk": "fla", "fast-transformers": "fast_transformers", "flint": "flint"}
+    "rounds": 1,
+    "heads": 2,
+    "width": 4,
+    "short": 64,
+    "middle": 128,
+    "long": 192,
+    "gemm": 16,
+    "field": 8,
+    "digits": 6,
+    "large": 8,
+    "layers": 2,
+    "model_heads": 2,
+    "model_width": 8,
+    "prompt": 6,
+    "text": 3,
+}
+PEERS = {
+    "bare loop, torch": "torch",
+    "fla naive chunk": "fla",
+    "fast-transformers": "fast_transformers",
+    "flint": "flint",
+}
 
 
 def run(folder, *options, script=FOLDER / "speed.py"):
@@ -52,7 +70,9 @@ def test_the_benchmark_runs(tmp_path):
         assert figure["what"] in printed
         assert value is not None or figure["note"] == "not installed", figure
         if target and value is not None:
-            assert figure["met"] == (value >= float(target[1]) if target[0] == "≥" else value <= float(target[1])), figure
+            assert figure["met"] == (value >= float(target[1]) if target[0] == "≥" else value <= float(target[1])), (
+                figure
+            )
     assert all("EXACT" in figure["note"] for figure in found["figures"] if figure["group"] == "model")
 
 
@@ -72,7 +92,9 @@ def test_what_is_not_installed_is_said(tmp_path):
     for row in found["rows"]:
         assert row["why not"] == ("not installed" if row["what"] in PEERS else ""), row
     figures = [f for f in found["figures"] if "in torch" in f["what"] or "flint" in f["what"]]
-    assert len(figures) == 10 and all((f["of minima"], f["met"], f["note"]) == (None, None, "not installed") for f in figures)
+    assert len(figures) == 10 and all(
+        (f["of minima"], f["met"], f["note"]) == (None, None, "not installed") for f in figures
+    )
 
 
 PLANTED = """
@@ -93,7 +115,11 @@ speed.main()
 
 @pytest.mark.parametrize(
     ("group", "maker", "name", "error"),
-    [("attention", "chunked", "chunked", "2**-9"), ("GF", "GF", "GF(p)", "1"), ("multiprecision", "MP", "MP", "speed.Fraction(1, 2**80)")],
+    [
+        ("attention", "chunked", "chunked", "2**-9"),
+        ("GF", "GF", "GF(p)", "1"),
+        ("multiprecision", "MP", "MP", "speed.Fraction(1, 2**80)"),
+    ],
 )
 def test_who_computes_something_else_is_refused(group, maker, name, error, tmp_path):
     hide(tmp_path, "torch")
@@ -102,7 +128,9 @@ def test_who_computes_something_else_is_refused(group, maker, name, error, tmp_p
     printed, found = run(tmp_path, "--only", group, script=script)
     judged = [row for row in found["rows"] if "off" in row]
     wrong = [row for row in judged if row["what"].startswith(name)]
-    assert wrong and (len(wrong) < len(judged) or (group == "GF" and not find_spec("flint")))  # who else could be judged?
+    assert wrong and (
+        len(wrong) < len(judged) or (group == "GF" and not find_spec("flint"))
+    )  # who else could be judged?
     assert all(row["why not"].startswith("REFUSED: off by ") and row["min"] is None for row in wrong)
     assert not any("REFUSED" in row["why not"] for row in judged if row not in wrong)
     assert "REFUSED" in printed

@@ -47,9 +47,14 @@ def test_low_precision_stays_within_the_bound(points, seed, n, normalise, signed
     """
     system = Rounded("bfloat16", points)
     q, k, v = draw(system, n=n, seed=seed)
-    q, k, v = ri.relu(q) + 1, ri.relu(k) + 1, v if signed else ri.relu(v) + 1
+    q, k, v = ri.feature_maps.relu(q) + 1, ri.feature_maps.relu(k) + 1, v if signed else ri.feature_maps.relu(v) + 1
     exact, bound = ri.exact_with_bound(q, k, v, u=ri.unit_roundoff("bfloat16"), normalise=normalise)
-    for form in (ri.linear_attention, ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked):
+    for form in (
+        ri.linear_attention,
+        ri.linear_attention_quadratic,
+        ri.linear_attention_recurrent,
+        ri.linear_attention_chunked,
+    ):
         judgement = ri.judge(form(q, k, v, normalise=normalise)[0], exact, bound)
         assert judgement.verdict in ("EXACT", "WITHIN BOUND", *["VACUOUS"] * signed), judgement
         assert judgement.vacuous == 0 or signed, judgement
@@ -57,7 +62,7 @@ def test_low_precision_stays_within_the_bound(points, seed, n, normalise, signed
 
 def test_a_hidden_cast_exceeds_the_bound():
     q, k, v = draw(Float(), n=20)
-    q, k = ri.elu_plus_one(q), ri.elu_plus_one(k)
+    q, k = ri.feature_maps.elu_plus_one(q), ri.feature_maps.elu_plus_one(k)
     exact, bound = ri.exact_with_bound(q, k, v, u=ri.unit_roundoff("float64"))
     cast, _ = ri.linear_attention(*(x.astype(np.float32) for x in (q, k, v)))
     judgement = ri.judge(cast.astype(np.float64), exact, bound)
@@ -115,5 +120,7 @@ def test_state_counts():
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"unit_roundoff: `dtype` must be one of .*, got 'int32'"):
         ri.unit_roundoff("int32")
-    with pytest.raises(ValueError, match=r"judge: all must have one shape, got `got` \(2, 2\), `exact` \(2, 2\), `bound` \(1, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"judge: all must have one shape, got `got` \(2, 2\), `exact` \(2, 2\), `bound` \(1, 2\)"
+    ):
         ri.judge(np.ones((2, 2)), QQ.ones((2, 2)), np.zeros((1, 2)))

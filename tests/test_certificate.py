@@ -5,14 +5,14 @@ import json
 import pytest
 
 import refimpl as ri
-from refimpl.cli import main
+from refimpl.cli.main import main
 from refimpl.verify import check as checking
 from refimpl.verify.certificate import FORMAT, certificate, failure, replay
 from refimpl.verify.check import Draws, check, minimal
-from refimpl.verify.iclca import CONVERSION, MODELS
-from refimpl.verify.identities import CASES, FORMS
 from refimpl.verify.registry import THEOREMS, verify
 from refimpl.verify.theorem import Case, ModelCase, Theorem, case_from_json
+from refimpl.verify.theorems.iclca import CONVERSION, MODELS
+from refimpl.verify.theorems.identities import CASES, FORMS
 
 NAMES = ["quadratic_eq_sum", "iclca_linear", "needs_separation", "causality"]
 SYSTEMS = ["Q", "GF(10007)", "float64", "rounded(bfloat16)", "dependencies"]
@@ -48,13 +48,16 @@ def test_a_replay_gives_the_same(made):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("outputs", "0" * 16), ("inputs", "0" * 16), ("verdict", "FAIL"), ("degree", 1), ("instances", 3)]
+    ("field", "value"),
+    [("outputs", "0" * 16), ("inputs", "0" * 16), ("verdict", "FAIL"), ("degree", 1), ("instances", 3)],
 )
 def test_a_replay_sees_what_was_changed(made, field, value):
     data = json.loads(made)
     entry(data, "quadratic_eq_sum", "GF(10007)")[field] = value
     _, (difference,) = replay(data)
-    assert difference.startswith(f"quadratic_eq_sum in GF(10007): {field} is ") and difference.endswith(f"in the certificate {value!r}")
+    assert difference.startswith(f"quadratic_eq_sum in GF(10007): {field} is ") and difference.endswith(
+        f"in the certificate {value!r}"
+    )
 
 
 def test_a_row_without_shapes_cannot_claim_a_verdict(made):
@@ -65,7 +68,9 @@ def test_a_row_without_shapes_cannot_claim_a_verdict(made):
 
 def test_a_replay_sees_another_seed(made):
     data = json.loads(made) | {"seed": 6}
-    assert {d.split(":")[0] for d in replay(data)[1]} >= {f"quadratic_eq_sum in {s}" for s in ("Q", "GF(10007)", "float64")}
+    assert {d.split(":")[0] for d in replay(data)[1]} >= {
+        f"quadratic_eq_sum in {s}" for s in ("Q", "GF(10007)", "float64")
+    }
 
 
 def test_on_other_versions_floats_need_only_agree_in_the_verdict(made):
@@ -85,16 +90,46 @@ def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatc
     assert replay(json.loads(made))[1] == ["the source has changed since"]
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda d: [], lambda d: None, lambda d: d | {"format": "else"}, lambda d: {k: v for k, v in d.items() if k != "seed"},
-    lambda d: d | {"results": [{"theorem": "none", "system": "Q", "cases": []}]}, lambda d: d | {"results": 3},
-    lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "os.system"}]}]},
-    lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 1}]}]},
-    lambda d: d | {"results": []}, lambda d: d | {"seed": 1e400}, lambda d: d | {"seed": 0.5},
-    lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 10**9, "d": 1, "m": 1}]}]},
-    lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": "1", "d": 1, "m": 1}]}]},
-    lambda d: d | {"results": [{"theorem": "iclca", "system": "Q", "cases": [{"kind": "ModelCase", "M": 1, "n": 1, "norm": "none?"}]}]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d: [],
+        lambda d: None,
+        lambda d: d | {"format": "else"},
+        lambda d: {k: v for k, v in d.items() if k != "seed"},
+        lambda d: d | {"results": [{"theorem": "none", "system": "Q", "cases": []}]},
+        lambda d: d | {"results": 3},
+        lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "os.system"}]}]},
+        lambda d: d | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 1}]}]},
+        lambda d: d | {"results": []},
+        lambda d: d | {"seed": 1e400},
+        lambda d: d | {"seed": 0.5},
+        lambda d: (
+            d
+            | {
+                "results": [
+                    {"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 10**9, "d": 1, "m": 1}]}
+                ]
+            }
+        ),
+        lambda d: (
+            d
+            | {"results": [{"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": "1", "d": 1, "m": 1}]}]}
+        ),
+        lambda d: (
+            d
+            | {
+                "results": [
+                    {
+                        "theorem": "iclca",
+                        "system": "Q",
+                        "cases": [{"kind": "ModelCase", "M": 1, "n": 1, "norm": "none?"}],
+                    }
+                ]
+            }
+        ),
+    ],
+)
 def test_what_is_no_certificate_is_refused(made, spoil):
     with pytest.raises(ValueError, match=r"^verify: --replay needs a certificate that --json wrote"):
         replay(spoil(json.loads(made)))
@@ -142,8 +177,14 @@ def test_a_failure_is_saved_and_replayed_by_the_printed_command(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(FORMS, "recurrent", drops_the_state)
     assert main(["verify", "recurrent_eq_sum", "--system", "Q", "--system", "float64"]) == 1
-    printed = [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("a failing instance")]
-    assert printed == [f"refimpl verify --replay refimpl-failure-recurrent_eq_sum-{system}.json" for system in ("Q", "float64")]
+    printed = [
+        line.rpartition(": ")[2]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("a failing instance")
+    ]
+    assert printed == [
+        f"refimpl verify --replay refimpl-failure-recurrent_eq_sum-{system}.json" for system in ("Q", "float64")
+    ]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(command.split()[-1] for command in printed)
     assert main(printed[0].split()[1:]) == 1
     out = capsys.readouterr().out
@@ -211,7 +252,9 @@ def test_digests_follow_every_number_drawn_and_compared():
     def ids(seed):
         return lambda case, numbers: iter([("n", *[numbers.integers(0, 10**9, 1)[0]] * 2)])
 
-    one, two = (check(Theorem("t", "s.", "a", "b", ids(0)), ri.QQ, [Case(1, 1, 1)], Draws(seed, "fixed")) for seed in (0, 1))
+    one, two = (
+        check(Theorem("t", "s.", "a", "b", ids(0)), ri.QQ, [Case(1, 1, 1)], Draws(seed, "fixed")) for seed in (0, 1)
+    )
     assert one.inputs != two.inputs
 
 

@@ -23,7 +23,6 @@ from refimpl import (
     NotDefined,
     Rotary,
     State,
-    checkpoint,
     convert,
     digest,
     load,
@@ -31,17 +30,20 @@ from refimpl import (
     save,
     transformer,
 )
-from refimpl.checkpoint import FORMAT, fingerprint, memory
-from refimpl.compression import Compression
-from refimpl.files import read_safetensors, write_safetensors
-from refimpl.recurrent import Rwkv
+from refimpl.files import checkpoint
+from refimpl.files.checkpoint import FORMAT, fingerprint, memory
+from refimpl.files.safetensors import read_safetensors, write_safetensors
+from refimpl.model.rwkv import Rwkv
+from refimpl.prompt.compression import Compression
 from refimpl.systems.array import host
 from refimpl.verify.bounds import judge
 from refimpl.verify.conversion_check import check_conversion
 
 SMALL = {"layers": 2, "width": 4, "heads": 2, "d": 2, "m": 3, "vocabulary": 7}
 REAL = Config(**SMALL, groups=1, hidden=5, biased=True, gated=True, activation="silu", rope=Rotary(width=2))
-RATIONAL = Config(**SMALL, phi="identity", norm="layer_rational", hidden=3, activation="quadratic", rope=Rotary(width=2, base=None))
+RATIONAL = Config(
+    **SMALL, phi="identity", norm="layer_rational", hidden=3, activation="quadratic", rope=Rotary(width=2, base=None)
+)
 TABLE = Config(**SMALL, order="post", norm="rms", table=9, tied=False, phi=("elu+1", "exp"))
 PLAIN = Config(layers=1, width=3, d=2, m=2, phi="polynomial(2)", normalise=False, norm="none", epsilon=Fraction(1, 3))
 SYSTEMS = ["float64", "float32", "float16", "GF(10007)", "GF(2305843009213693951)", "torch float32", "torch bfloat16"]
@@ -77,7 +79,9 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-@pytest.mark.parametrize("prompt", [None, PROMPT, [PROMPT, PROMPT[::-1]]], ids=["no prompt", "a prompt", "a batch of prompts"])
+@pytest.mark.parametrize(
+    "prompt", [None, PROMPT, [PROMPT, PROMPT[::-1]]], ids=["no prompt", "a prompt", "a batch of prompts"]
+)
 def test_what_is_saved_comes_back_bit_for_bit(name, prompt, path):
     system = numbers(name)
     model = random_model(system, RATIONAL if system.exact else REAL, seed=1)
@@ -95,14 +99,19 @@ def test_what_is_saved_comes_back_bit_for_bit(name, prompt, path):
     assert same(load(path, base), model) and same(load(path, model), model)
 
 
-@pytest.mark.parametrize("config", [TABLE, PLAIN, replace(PLAIN, phi=("identity", "identity"))], ids=["table", "plain", "a pair"])
+@pytest.mark.parametrize(
+    "config", [TABLE, PLAIN, replace(PLAIN, phi=("identity", "identity"))], ids=["table", "plain", "a pair"]
+)
 def test_every_kind_of_configuration(config, path):
     model = random_model(Float(), config, seed=2)
     prompt = PROMPT if config.vocabulary else Float().random((5, 3), 0)
     model = convert(model, prompt, restart=not config.table, chunk=2, strength=0.5)
     save(path, model)
     again = load(path)
-    assert same(again, model) and ri.feature_maps.pair("", again.config.phi)[0].__name__ == ri.feature_maps.pair("", config.phi)[0].__name__
+    assert (
+        same(again, model)
+        and ri.feature_maps.pair("", again.config.phi)[0].__name__ == ri.feature_maps.pair("", config.phi)[0].__name__
+    )
     assert again.position == (5 if config.table else 0)
 
 
@@ -135,12 +144,16 @@ def test_the_same_model_gives_the_same_bytes_whatever_its_library(path):
 
 def test_a_digest_is_of_configuration_system_and_weights_alone():
     model = random_model(Float(), REAL, 1)
-    assert len(digest(model)) == 64 and digest(model) == digest(convert(model, PROMPT)) == digest(random_model(Float(), REAL, 1))
+    assert len(digest(model)) == 64 and digest(model) == digest(convert(model, PROMPT)) == digest(
+        random_model(Float(), REAL, 1)
+    )
     others = [
-        random_model(Float(), REAL, 2), random_model(Float("numpy", "float32"), REAL, 1),
-        Model(replace(REAL, activation="gelu"), model.weights), Model(replace(REAL, epsilon=Fraction(0)), model.weights),
+        random_model(Float(), REAL, 2),
+        random_model(Float("numpy", "float32"), REAL, 1),
+        Model(replace(REAL, activation="gelu"), model.weights),
+        Model(replace(REAL, epsilon=Fraction(0)), model.weights),
         Model(REAL, {**model.weights, "gain": -model.weights["gain"]}),
-    ]  # fmt: skip
+    ]
     assert len({digest(m) for m in (model, *others)}) == 6
 
 
@@ -153,14 +166,25 @@ def test_memory():
 # What is refused on saving
 
 
-@pytest.mark.parametrize(("model", "error", "message"), [
-    (random_model(Float(), REAL, 1), ValueError, "save: `model` must carry biases to save them alone, got none"),
-    (None, TypeError, "save: `model` must be a Model, got NoneType"),
-    (random_model(QQ, PLAIN, 1), NotDefined, "save: numbers of ℚ have no place in a file; floats of at most 64 bits and GF(p) have one"),
-    (random_model(MP(20), PLAIN, 1), NotDefined, "save: numbers of mpmath"),
-    (random_model(Float("numpy", "longdouble"), PLAIN, 1), NotDefined, "save: numbers of numpy "),
-    (random_model(Float(), replace(PLAIN, phi=ri.relu), 1), NotDefined, "φ must be given by name, as in Config(phi='elu+1')"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (random_model(Float(), REAL, 1), ValueError, "save: `model` must carry biases to save them alone, got none"),
+        (None, TypeError, "save: `model` must be a Model, got NoneType"),
+        (
+            random_model(QQ, PLAIN, 1),
+            NotDefined,
+            "save: numbers of ℚ have no place in a file; floats of at most 64 bits and GF(p) have one",
+        ),
+        (random_model(MP(20), PLAIN, 1), NotDefined, "save: numbers of mpmath"),
+        (random_model(Float("numpy", "longdouble"), PLAIN, 1), NotDefined, "save: numbers of numpy "),
+        (
+            random_model(Float(), replace(PLAIN, phi=ri.feature_maps.relu), 1),
+            NotDefined,
+            "φ must be given by name, as in Config(phi='elu+1')",
+        ),
+    ],
+)
 def test_not_saved(model, error, message, path):
     if model is not None and "carry" not in message:
         prompt = ri.system_of(model.like).random((2, 3), 0)
@@ -173,7 +197,7 @@ def test_not_saved(model, error, message, path):
 def test_a_save_that_fails_leaves_the_old_file(path, monkeypatch):
     model = convert(random_model(Float(), REAL, 1), PROMPT)
     save(path, model)
-    monkeypatch.setattr(ri.files.os, "replace", lambda *args: (_ for _ in ()).throw(OSError("half way")))
+    monkeypatch.setattr(ri.files.safetensors.os, "replace", lambda *args: (_ for _ in ()).throw(OSError("half way")))
     with says(OSError, "half way"):
         save(path, convert(model, PROMPT))
     monkeypatch.undo()
@@ -195,7 +219,9 @@ def sealed(path, tensors=None, **words):
     """The same, by someone who can compute a digest of biases too."""
     rewrite(path, tensors, **words)
     found = read_safetensors(path)
-    biases = {name: x for name, x in found.tensors.items() if ".b_KV" in name or ".b_D" in name or name.endswith(OTHERS)}
+    biases = {
+        name: x for name, x in found.tensors.items() if ".b_KV" in name or ".b_D" in name or name.endswith(OTHERS)
+    }
     said = {name: found.metadata[name] for name in ("position", "prompts", "digest", "maps") if name in found.metadata}
     rewrite(path, biases=fingerprint(said, biases))
 
@@ -235,109 +261,136 @@ def refused(path, message, base=None, error=ValueError, **options):
     assert time.perf_counter() - began < 2
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    ({"format": None}, f"`format` must be {FORMAT!r}, as `save` writes it, got None"),
-    ({"format": "refimpl 2"}, f"`format` must be {FORMAT!r}, as `save` writes it, got 'refimpl 2'"),
-    *[({name: None}, f"`{name}` must stand among the metadata, got None") for name in WORDS],
-    ({"config": "x" * 10**6}, "`config` must stand among the metadata, got a value of type str"),
-    ({"prompts": "[" + "1," * 10**6 + "1]"}, "`prompts` must stand among the metadata, got a value of type str"),
-    ({"config": "{"}, "`config` must be one that `save` writes: JSONDecodeError"),
-    ({"config": "[" * 9999}, "`config` must be one that `save` writes: "),
-    ({"config": "[" * 99999 + "]" * 99999}, "`config` must be one that `save` writes: RecursionError"),
-    ({"config": "[]"}, "`config` must be one that `save` writes: TypeError"),
-    ({"config": "{}"}, "`config` must be one that `save` writes: KeyError"),
-    ({"config": '"layers"'}, "`config` must be one that `save` writes: AttributeError"),
-    ({"system": "float8"}, "`system` must be one of float64, float32, float16, bfloat16 or GF(p), got 'float8'"),
-    ({"system": "GF(10)"}, "GF: p must be a prime with 2 ≤ p ≤ 2^61-1, got 10"),
-    ({"system": "GF(" + "9" * 30 + ")"}, "`system` must be one of"),
-    ({"system": "GF(²)"}, "`system` must be one of"),
-    ({"system": "float32"}, "` must be F32, for float32, got F64"),
-    ({"system": "GF(10007)"}, "` must be I64, for GF(10007), got F64"),
-    ({"digest": "0" * 64}, "got 000000000000…: another model, or changed"),
-    ({"position": "3"}, "`biases` must be the digest of biases, position and prompts: one of these was changed"),
-    ({"prompts": "[4]"}, "`biases` must be the digest of biases, position and prompts: one of these was changed"),
-    ({"biases": "0" * 64}, "`biases` must be the digest of biases, position and prompts: one of these was changed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"format": None}, f"`format` must be {FORMAT!r}, as `save` writes it, got None"),
+        ({"format": "refimpl 2"}, f"`format` must be {FORMAT!r}, as `save` writes it, got 'refimpl 2'"),
+        *[({name: None}, f"`{name}` must stand among the metadata, got None") for name in WORDS],
+        ({"config": "x" * 10**6}, "`config` must stand among the metadata, got a value of type str"),
+        ({"prompts": "[" + "1," * 10**6 + "1]"}, "`prompts` must stand among the metadata, got a value of type str"),
+        ({"config": "{"}, "`config` must be one that `save` writes: JSONDecodeError"),
+        ({"config": "[" * 9999}, "`config` must be one that `save` writes: "),
+        ({"config": "[" * 99999 + "]" * 99999}, "`config` must be one that `save` writes: RecursionError"),
+        ({"config": "[]"}, "`config` must be one that `save` writes: TypeError"),
+        ({"config": "{}"}, "`config` must be one that `save` writes: KeyError"),
+        ({"config": '"layers"'}, "`config` must be one that `save` writes: AttributeError"),
+        ({"system": "float8"}, "`system` must be one of float64, float32, float16, bfloat16 or GF(p), got 'float8'"),
+        ({"system": "GF(10)"}, "GF: p must be a prime with 2 ≤ p ≤ 2^61-1, got 10"),
+        ({"system": "GF(" + "9" * 30 + ")"}, "`system` must be one of"),
+        ({"system": "GF(²)"}, "`system` must be one of"),
+        ({"system": "float32"}, "` must be F32, for float32, got F64"),
+        ({"system": "GF(10007)"}, "` must be I64, for GF(10007), got F64"),
+        ({"digest": "0" * 64}, "got 000000000000…: another model, or changed"),
+        ({"position": "3"}, "`biases` must be the digest of biases, position and prompts: one of these was changed"),
+        ({"prompts": "[4]"}, "`biases` must be the digest of biases, position and prompts: one of these was changed"),
+        ({"biases": "0" * 64}, "`biases` must be the digest of biases, position and prompts: one of these was changed"),
+    ],
+)
 def test_changed_metadata(words, message, saved, path):
     rewrite(path, **words)
     refused(path, message)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"layers": 10**15}, "`config` must have at most as many layers as there are tensors, 41, got 1000000000000000"),
-    ({"layers": 10**4000}, "`config` must have at most as many layers as there are tensors, 41, got a value of type int"),
-    ({"layers": 3}, "Model: `weights` must have 'layers.2.W_Q' of shape (4, 4), got no such name"),
-    ({"layers": 1}, "` must be a weight of its configuration or a bias"),
-    ({"layers": 2.0}, "Config: `layers` must be an integer ≥ 1, got 2.0"),
-    ({"layers": True}, "Config: `layers` must be an integer ≥ 1, got True"),
-    ({"layers": "2"}, "Config: `layers` must be an integer ≥ 1, got '2'"),
-    ({"layers": -1}, "Config: `layers` must be an integer ≥ 1, got -1"),
-    ({"width": None}, "Config: `width` must be an integer ≥ 1, got None"),
-    ({"width": 10**9}, "must have shape (1000000000, 4), got (4, 4)"),
-    ({"heads": 0}, "Config: `heads` must be an integer ≥ 1, got 0"),
-    ({"groups": []}, "Config: `groups` must be an integer ≥ 1, got []"),
-    ({"norm": ["layer"]}, "Config: `norm` must be one of"),
-    ({"normalise": 1}, "`normalise` must be a bool"),
-    ({"gated": "yes"}, "`gated` must be a bool"),
-    ({"tied": None}, "`tied` must be a bool"),
-    ({"phi": 7}, "Config: `phi` must be a function, a name, or a pair"),
-    ({"phi": ["relu"]}, "Config: `phi` must be a function, a name, or a pair"),
-    ({"phi": ["relu", "relu"]}, "`save` would have written it otherwise"),
-    ({"phi": "os.system"}, "feature_map: `name` must be one of"),
-    ({"phi": "r" * 10**5}, "feature_map: `name` must be one of"),
-    ({"phi": f"polynomial({'9' * 5000})"}, "ValueError"),
-    ({"epsilon": "1e999999999"}, "ValueError: invalid literal"),
-    ({"epsilon": "1/0"}, "ZeroDivisionError"),
-    ({"epsilon": "9" * 5000}, "ValueError: Exceeds the limit"),
-    ({"epsilon": "-1/2"}, "Config: `epsilon` must be a Fraction ≥ 0"),
-    ({"epsilon": "2/4"}, "`save` would have written it otherwise"),
-    ({"epsilon": 0.5}, "AttributeError"),
-    ({"rope": 5}, "TypeError"),
-    ({"rope": {"width": 3}}, "Rotary: `width` must be even, to pair features, got 3"),
-    ({"rope": {"width": 2}}, "`save` would have written it otherwise"),
-    ({"extra": 1}, "TypeError"),
-    ({"activation": "gelu"}, "another model, or changed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"layers": 10**15},
+            "`config` must have at most as many layers as there are tensors, 41, got 1000000000000000",
+        ),
+        (
+            {"layers": 10**4000},
+            "`config` must have at most as many layers as there are tensors, 41, got a value of type int",
+        ),
+        ({"layers": 3}, "Model: `weights` must have 'layers.2.W_Q' of shape (4, 4), got no such name"),
+        ({"layers": 1}, "` must be a weight of its configuration or a bias"),
+        ({"layers": 2.0}, "Config: `layers` must be an integer ≥ 1, got 2.0"),
+        ({"layers": True}, "Config: `layers` must be an integer ≥ 1, got True"),
+        ({"layers": "2"}, "Config: `layers` must be an integer ≥ 1, got '2'"),
+        ({"layers": -1}, "Config: `layers` must be an integer ≥ 1, got -1"),
+        ({"width": None}, "Config: `width` must be an integer ≥ 1, got None"),
+        ({"width": 10**9}, "must have shape (1000000000, 4), got (4, 4)"),
+        ({"heads": 0}, "Config: `heads` must be an integer ≥ 1, got 0"),
+        ({"groups": []}, "Config: `groups` must be an integer ≥ 1, got []"),
+        ({"norm": ["layer"]}, "Config: `norm` must be one of"),
+        ({"normalise": 1}, "`normalise` must be a bool"),
+        ({"gated": "yes"}, "`gated` must be a bool"),
+        ({"tied": None}, "`tied` must be a bool"),
+        ({"phi": 7}, "Config: `phi` must be a function, a name, or a pair"),
+        ({"phi": ["relu"]}, "Config: `phi` must be a function, a name, or a pair"),
+        ({"phi": ["relu", "relu"]}, "`save` would have written it otherwise"),
+        ({"phi": "os.system"}, "feature_map: `name` must be one of"),
+        ({"phi": "r" * 10**5}, "feature_map: `name` must be one of"),
+        ({"phi": f"polynomial({'9' * 5000})"}, "ValueError"),
+        ({"epsilon": "1e999999999"}, "ValueError: invalid literal"),
+        ({"epsilon": "1/0"}, "ZeroDivisionError"),
+        ({"epsilon": "9" * 5000}, "ValueError: Exceeds the limit"),
+        ({"epsilon": "-1/2"}, "Config: `epsilon` must be a Fraction ≥ 0"),
+        ({"epsilon": "2/4"}, "`save` would have written it otherwise"),
+        ({"epsilon": 0.5}, "AttributeError"),
+        ({"rope": 5}, "TypeError"),
+        ({"rope": {"width": 3}}, "Rotary: `width` must be even, to pair features, got 3"),
+        ({"rope": {"width": 2}}, "`save` would have written it otherwise"),
+        ({"extra": 1}, "TypeError"),
+        ({"activation": "gelu"}, "another model, or changed"),
+    ],
+)
 def test_a_hostile_configuration(changes, message, saved, path):
     rewrite(path, config=config(path, **changes))
     refused(path, message)
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    ({"position": "1.5"}, "metadata: `position` must be an integer between -9007199254740992 and 9007199254740992, got 1.5"),
-    ({"position": "true"}, "metadata: `position` must be an integer"),
-    ({"position": "9007199254740993"}, "metadata: `position` must be an integer"),
-    ({"position": "x"}, "`position` must be JSON, got 'x'"),
-    ({"position": "9" * 5000}, "`position` must be JSON, got a value of type str"),
-    ({"prompts": "5"}, "metadata: `prompts` must be a list, got int"),
-    ({"prompts": "[5, 2.5]"}, "metadata: `prompts[1]` must be an integer between 0 and 9007199254740992, got 2.5"),
-    ({"prompts": "[NaN]"}, "metadata: `prompts[0]` must be an integer"),
-    ({"prompts": "[-1]"}, "metadata: `prompts[0]` must be an integer"),
-    ({"prompts": "[true]"}, "metadata: `prompts[0]` must be an integer"),
-    ({"prompts": "[" * 99999}, "`prompts` must be JSON, got a value of type str"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            {"position": "1.5"},
+            "metadata: `position` must be an integer between -9007199254740992 and 9007199254740992, got 1.5",
+        ),
+        ({"position": "true"}, "metadata: `position` must be an integer"),
+        ({"position": "9007199254740993"}, "metadata: `position` must be an integer"),
+        ({"position": "x"}, "`position` must be JSON, got 'x'"),
+        ({"position": "9" * 5000}, "`position` must be JSON, got a value of type str"),
+        ({"prompts": "5"}, "metadata: `prompts` must be a list, got int"),
+        ({"prompts": "[5, 2.5]"}, "metadata: `prompts[1]` must be an integer between 0 and 9007199254740992, got 2.5"),
+        ({"prompts": "[NaN]"}, "metadata: `prompts[0]` must be an integer"),
+        ({"prompts": "[-1]"}, "metadata: `prompts[0]` must be an integer"),
+        ({"prompts": "[true]"}, "metadata: `prompts[0]` must be an integer"),
+        ({"prompts": "[" * 99999}, "`prompts` must be JSON, got a value of type str"),
+    ],
+)
 def test_hostile_position_and_prompts(words, message, saved, path):
     sealed(path, **words)
     refused(path, message)
 
 
-@pytest.mark.parametrize(("tensors", "message"), [
-    ({"layers.0.b_KV": np.full((1, 2, 3), math.nan)}, "Model: `biases[0].S` must be finite, got nan or inf at feature 0"),
-    ({"layers.1.b_D": np.full((1, 2), math.inf)}, "Model: `biases[1].z` must be finite"),
-    ({"layers.1.b_KV": None}, "layer 1: `b_KV` must be there in each layer, since other biases are"),
-    ({"layers.1.b_D": None}, "Model: `biases[1]` has b_KV but no b_D; a normalised layer needs both"),
-    ({"layers.0.b_KV": np.ones((3, 2, 3))}, "Model: `biases[0].S` must have shape (..., 1, features, 3), got (3, 2, 3)"),
-    ({"layers.0.b_KV": np.ones(3)}, "Model: `biases[0].S` must have shape (..., 1, features, 3), got (3,)"),
-    ({"layers.0.b_KV": np.ones((1, 2, 3), np.float32)}, "`layers.0.b_KV` must be F64, for float64, got F32"),
-    ({"layers.9.b_KV": np.ones((1, 2, 3))}, "`layers.9.b_KV` must be a weight of its configuration or a bias"),
-    ({"extra": np.ones(2)}, "`extra` must be a weight of its configuration or a bias"),
-    ({"x" * 10**5: np.ones(2)}, "x` must be a weight of its configuration or a bias"),
-    ({"gain": np.full(4, math.nan)}, "Model: `gain` must be finite, got nan or inf at column 0"),
-    ({"gain": np.ones(5)}, "Model: `gain` must have shape (4,), got (5,)"),
-    ({"gain": None}, "Model: `weights` must have 'gain' of shape (4,), got no such name"),
-    ({"gain": np.ones(4)}, "another model, or changed"),
-    ({"gain": np.ones(4, np.int64)}, "`gain` must be F64, for float64, got I64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (
+            {"layers.0.b_KV": np.full((1, 2, 3), math.nan)},
+            "Model: `biases[0].S` must be finite, got nan or inf at feature 0",
+        ),
+        ({"layers.1.b_D": np.full((1, 2), math.inf)}, "Model: `biases[1].z` must be finite"),
+        ({"layers.1.b_KV": None}, "layer 1: `b_KV` must be there in each layer, since other biases are"),
+        ({"layers.1.b_D": None}, "Model: `biases[1]` has b_KV but no b_D; a normalised layer needs both"),
+        (
+            {"layers.0.b_KV": np.ones((3, 2, 3))},
+            "Model: `biases[0].S` must have shape (..., 1, features, 3), got (3, 2, 3)",
+        ),
+        ({"layers.0.b_KV": np.ones(3)}, "Model: `biases[0].S` must have shape (..., 1, features, 3), got (3,)"),
+        ({"layers.0.b_KV": np.ones((1, 2, 3), np.float32)}, "`layers.0.b_KV` must be F64, for float64, got F32"),
+        ({"layers.9.b_KV": np.ones((1, 2, 3))}, "`layers.9.b_KV` must be a weight of its configuration or a bias"),
+        ({"extra": np.ones(2)}, "`extra` must be a weight of its configuration or a bias"),
+        ({"x" * 10**5: np.ones(2)}, "x` must be a weight of its configuration or a bias"),
+        ({"gain": np.full(4, math.nan)}, "Model: `gain` must be finite, got nan or inf at column 0"),
+        ({"gain": np.ones(5)}, "Model: `gain` must have shape (4,), got (5,)"),
+        ({"gain": None}, "Model: `weights` must have 'gain' of shape (4,), got no such name"),
+        ({"gain": np.ones(4)}, "another model, or changed"),
+        ({"gain": np.ones(4, np.int64)}, "`gain` must be F64, for float64, got I64"),
+    ],
+)
 def test_hostile_tensors(tensors, message, saved, path):
     sealed(path, tensors)
     refused(path, message)
@@ -375,7 +428,11 @@ def test_prompts_without_biases(path):
 def test_biases_of_another_model(saved, path):
     save(path, saved, biases_only=True)
     refused(path, "`base` must be given: the model to which these biases belong")
-    for other in (random_model(Float(), REAL, 2), random_model(Float(), TABLE, 1), random_model(Float("numpy", "float32"), REAL, 1)):
+    for other in (
+        random_model(Float(), REAL, 2),
+        random_model(Float(), TABLE, 1),
+        random_model(Float("numpy", "float32"), REAL, 1),
+    ):
         refused(path, "another model, or changed", base=other)
     with says(TypeError, "load: `base` must be a Model, got str"):
         load(path, "float64")
@@ -454,31 +511,99 @@ def nan(x):
 STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_points"
 
 
-@pytest.mark.parametrize(("kind", "name", "change", "message"), [
-    ("state", STATE, None, "Model: `biases[0]` must have the parts time_shift, channel_shift, S, got channel_shift, time_shift"),
-    ("state", "layers.1.state.time_shift", None, "Model: `biases[1]` must have the parts time_shift, channel_shift, S, got S"),
-    ("state", "layers.0.state.channel_shift", nan, "Model: `biases[0].channel_shift` must be finite, got nan or inf at column 0"),
-    ("state", STATE, nan, "Model: `biases[0].S` must be finite, got nan or inf at head 0, key 0, value 0"),
-    ("state", STATE, lambda x: x[:1], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got (1, 2, 2)"),
-    ("state", STATE, lambda x: x[0, 0, 0], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got ()"),
-    ("state", STATE, lambda x: x.astype(np.float32), f"`{STATE}` must be F64, for float64, got F32"),
-    ("cache", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
-    ("cache", TOKENS, nan, "Model: `biases[1].k` must be finite, got nan or inf at token 0, column 0, head (0,)"),
-    ("cache", TOKENS, lambda x: x[:, 1:], "Model: `biases[1].v` must have shape (..., 2, 4, 3) to match its k, got (2, 5, 3)"),
-    ("cache", TOKENS, lambda x: x[:1], "Model: `biases[1].k` must have shape (..., 2, tokens, 2), got (1, 5, 2)"),
-    ("cache", TOKENS, lambda x: x[0, 0, 0], "layer 1: metadata: `cache.k` must have shape (..., tokens, width), got ()"),
-    ("cache", "layers.1.cache.v", lambda x: x / 0.0, "Model: `biases[1].v` must be finite, got nan or inf at token 0, column 0"),
-    ("memory", POINTS, None, "layer 0: `b_points` must be there exactly for a map 'points', got the map 'points'"),
-    ("memory", POINTS, nan, "Model: `memory.phi.points` must be finite, got nan or inf at row 0, column 0, head (0,)"),
-    ("memory", POINTS, lambda x: x[..., :1], "`memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got (2, 3, 1)"),
-    ("memory", POINTS, lambda x: x[0, 0, 0], "Model: `memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got ()"),
-    ("memory", "layers.0.b_KV", None, "layer 0: `b_KV` must be there for each map, got none for {'map': 'points'}"),
-    ("memory", "layers.0.b_KV", nan, "Model: `memory.S` must be finite, got nan or inf at row 0, column 0, head (0,)"),
-    ("memory", "layers.0.b_KV", lambda x: x[..., :2], "Model: `memory.S` must have shape (..., 2, features, 3), got (2, 3, 2)"),
-    ("memory", "layers.0.b_D", lambda x: x[..., :2], "Model: `memory.z` must have shape (..., 2, 3) to match `memory.S`, got (2, 2)"),
-    ("memory", "layers.0.b_D", lambda x: x[0, 0], "Model: `memory.z` must have shape (..., 2, 3) to match `memory.S`, got ()"),
-    ("memory", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "message"),
+    [
+        (
+            "state",
+            STATE,
+            None,
+            "Model: `biases[0]` must have the parts time_shift, channel_shift, S, got channel_shift, time_shift",
+        ),
+        (
+            "state",
+            "layers.1.state.time_shift",
+            None,
+            "Model: `biases[1]` must have the parts time_shift, channel_shift, S, got S",
+        ),
+        (
+            "state",
+            "layers.0.state.channel_shift",
+            nan,
+            "Model: `biases[0].channel_shift` must be finite, got nan or inf at column 0",
+        ),
+        ("state", STATE, nan, "Model: `biases[0].S` must be finite, got nan or inf at head 0, key 0, value 0"),
+        ("state", STATE, lambda x: x[:1], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got (1, 2, 2)"),
+        ("state", STATE, lambda x: x[0, 0, 0], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got ()"),
+        ("state", STATE, lambda x: x.astype(np.float32), f"`{STATE}` must be F64, for float64, got F32"),
+        ("cache", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
+        ("cache", TOKENS, nan, "Model: `biases[1].k` must be finite, got nan or inf at token 0, column 0, head (0,)"),
+        (
+            "cache",
+            TOKENS,
+            lambda x: x[:, 1:],
+            "Model: `biases[1].v` must have shape (..., 2, 4, 3) to match its k, got (2, 5, 3)",
+        ),
+        ("cache", TOKENS, lambda x: x[:1], "Model: `biases[1].k` must have shape (..., 2, tokens, 2), got (1, 5, 2)"),
+        (
+            "cache",
+            TOKENS,
+            lambda x: x[0, 0, 0],
+            "layer 1: metadata: `cache.k` must have shape (..., tokens, width), got ()",
+        ),
+        (
+            "cache",
+            "layers.1.cache.v",
+            lambda x: x / 0.0,
+            "Model: `biases[1].v` must be finite, got nan or inf at token 0, column 0",
+        ),
+        ("memory", POINTS, None, "layer 0: `b_points` must be there exactly for a map 'points', got the map 'points'"),
+        (
+            "memory",
+            POINTS,
+            nan,
+            "Model: `memory.phi.points` must be finite, got nan or inf at row 0, column 0, head (0,)",
+        ),
+        (
+            "memory",
+            POINTS,
+            lambda x: x[..., :1],
+            "`memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got (2, 3, 1)",
+        ),
+        (
+            "memory",
+            POINTS,
+            lambda x: x[0, 0, 0],
+            "Model: `memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got ()",
+        ),
+        ("memory", "layers.0.b_KV", None, "layer 0: `b_KV` must be there for each map, got none for {'map': 'points'}"),
+        (
+            "memory",
+            "layers.0.b_KV",
+            nan,
+            "Model: `memory.S` must be finite, got nan or inf at row 0, column 0, head (0,)",
+        ),
+        (
+            "memory",
+            "layers.0.b_KV",
+            lambda x: x[..., :2],
+            "Model: `memory.S` must have shape (..., 2, features, 3), got (2, 3, 2)",
+        ),
+        (
+            "memory",
+            "layers.0.b_D",
+            lambda x: x[..., :2],
+            "Model: `memory.z` must have shape (..., 2, 3) to match `memory.S`, got (2, 2)",
+        ),
+        (
+            "memory",
+            "layers.0.b_D",
+            lambda x: x[0, 0],
+            "Model: `memory.z` must have shape (..., 2, 3) to match `memory.S`, got ()",
+        ),
+        ("memory", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
+    ],
+)
 def test_hostile_arrays_of_other_pasts(kind, name, change, message, path):
     base, model = other(kind)
     save(path, model, biases_only=True)
@@ -497,25 +622,40 @@ def test_extra_arrays_of_other_pasts(kind, path):
     said = {name: found.metadata[name] for name in ("position", "prompts", "digest", "maps") if name in found.metadata}
     rewrite(path, {extra: biases[extra]}, biases=fingerprint(said, biases))
     words = (
-        "must have the parts" if kind == "state" else f"`{extra.removeprefix('layers.0.')}` must have a map among the metadata, got none"
+        "must have the parts"
+        if kind == "state"
+        else f"`{extra.removeprefix('layers.0.')}` must have a map among the metadata, got none"
     )
     refused(path, words, base=base)
-    for foreign in ("layers.0.more", "layers.9.state.S", "layers.0.cache.b_D", "state.S", "layers.00.state.S", "layers.0.b_Q.1"):
+    for foreign in (
+        "layers.0.more",
+        "layers.9.state.S",
+        "layers.0.cache.b_D",
+        "state.S",
+        "layers.00.state.S",
+        "layers.0.b_Q.1",
+    ):
         save(path, model, biases_only=True)
         rewrite(path, {foreign: np.ones(2)})
         refused(path, f"`{foreign}` must be a weight of its configuration or a bias", base=base)
 
 
-@pytest.mark.parametrize(("maps", "message"), [
-    ("[]", "`maps` must be a list with one entry for each of 2 layers, got []"),
-    ("{", "`maps` must be JSON, got '{'"),
-    ("[5, 5]", "layer 0: `maps` must be a list of objects for each layer, got 5"),
-    ("[[5], [5]]", "layer 0: `maps` must be a list of objects for each layer, got [5]"),
-    ("[[], []]", "layer 0: `b_D` must have a map among the metadata, got none"),
-    ("[[{}], [{}]]", "layer 0: metadata: `map` must be one of"),
-    ('[[{"map": "os.system"}], []]', "layer 0: metadata: `map` must be one of"),
-    ('[[{"map": "positive", "A": "0"}], []]', "layer 0: `b_points` must be there exactly for a map 'points', got the map 'positive'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        ("[]", "`maps` must be a list with one entry for each of 2 layers, got []"),
+        ("{", "`maps` must be JSON, got '{'"),
+        ("[5, 5]", "layer 0: `maps` must be a list of objects for each layer, got 5"),
+        ("[[5], [5]]", "layer 0: `maps` must be a list of objects for each layer, got [5]"),
+        ("[[], []]", "layer 0: `b_D` must have a map among the metadata, got none"),
+        ("[[{}], [{}]]", "layer 0: metadata: `map` must be one of"),
+        ('[[{"map": "os.system"}], []]', "layer 0: metadata: `map` must be one of"),
+        (
+            '[[{"map": "positive", "A": "0"}], []]',
+            "layer 0: `b_points` must be there exactly for a map 'points', got the map 'positive'",
+        ),
+    ],
+)
 def test_hostile_maps(maps, message, path):
     base, model = other("memory")
     save(path, model, biases_only=True)
@@ -536,7 +676,9 @@ def test_other_pasts_truncated_or_changed_or_of_another_model(kind, path):
         refused(path, "", base=base)
     for at in range(start, len(whole), 37):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        refused(path, "`biases` must be the digest of biases, position and prompts: one of these was changed", base=base)
+        refused(
+            path, "`biases` must be the digest of biases, position and prompts: one of these was changed", base=base
+        )
     path.write_bytes(whole)
     for wrong in (
         random_model(Float(), base.config, 2),

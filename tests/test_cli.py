@@ -8,12 +8,12 @@ import sys
 import pytest
 
 import refimpl as ri
-from refimpl import doctor
-from refimpl.cli import main
+from refimpl.cli import doctor
+from refimpl.cli.main import main
 from refimpl.verify import registry
-from refimpl.verify.identities import FORMS
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Result
+from refimpl.verify.theorems.identities import FORMS
 
 FEW = ["rope_layouts", "--system", "Q"]
 
@@ -49,7 +49,9 @@ def test_as_a_module():
     assert (shown.returncode, shown.stdout) == (0, f"refimpl {ri.__version__}\n")
 
 
-@pytest.mark.parametrize("argv", [[], ["verfy"], ["verify", "--quick", "--full"], ["verify", "--seed", "x"], ["doctor", "--full"]])
+@pytest.mark.parametrize(
+    "argv", [[], ["verfy"], ["verify", "--quick", "--full"], ["verify", "--seed", "x"], ["doctor", "--full"]]
+)
 def test_a_command_line_that_means_nothing(argv, capsys):
     status, _, err = run(capsys, *argv)
     assert status == 2 and "usage: refimpl" in err
@@ -62,27 +64,39 @@ def test_verify_prints_one_table_and_a_summary(capsys):
     assert head.split() == ["theorem", "system", "verdict", "instances", "redrawn", "seconds", "evidence"]
     assert [row.split()[0] for row in rows] == ["quadratic_eq_sum"] * 3 + ["kv_cache"] * 2
     assert [row.split()[1] for row in rows] == ["Coq", "Q", "float32", "Coq", "float32"]
-    assert [row.split()[2] for row in rows[1:3]] == ["EXACT", "WITHIN"] and "linear_attention.quadratic_eq_sum" in rows[0]
+    assert [row.split()[2] for row in rows[1:3]] == ["EXACT", "WITHIN"] and "linear_attention.quadratic_eq_sum" in rows[
+        0
+    ]
     assert "error/bound ≤ 0." in rows[2] and "; worst: " in rows[2] and "n=" in rows[2]
     assert reason == "n/a: kv_cache in Q: exp is not defined in ℚ; softmax attention needs a real system"
     assert summary.startswith("3 of 3 checks hold, 0 fail: 18 instances, 0 redrawn for a zero denominator, seed 0, ")
 
 
 def test_gf_says_what_it_is_worth(capsys):
-    _, out, _ = run(capsys, "verify", "quadratic_eq_sum", "--system", "GF(10007)", "--system", "GF(2305843009213693951)")
+    _, out, _ = run(
+        capsys, "verify", "quadratic_eq_sum", "--system", "GF(10007)", "--system", "GF(2305843009213693951)"
+    )
     small, large = (row for row in computed(out) if row.startswith("quadratic_eq_sum"))
-    assert "all values at these shapes, false with probability ≤ 2^-6; worst: n=" in small and "≤ 2^-54; worst: n=" in large
+    assert (
+        "all values at these shapes, false with probability ≤ 2^-6; worst: n=" in small
+        and "≤ 2^-54; worst: n=" in large
+    )
 
 
 def test_verify_list(capsys):
     status, out, _ = run(capsys, "verify", "--list")
     assert status == 0
     for theorem in THEOREMS.values():
-        assert all(words in out for words in (theorem.name, theorem.statement, theorem.assumes, theorem.source, theorem.ours))
+        assert all(
+            words in out for words in (theorem.name, theorem.statement, theorem.assumes, theorem.source, theorem.ours)
+        )
 
 
 def test_seed_draws_other_numbers(capsys):
-    shown = [run(capsys, "verify", "quadratic_eq_sum", "--system", "float64", "--seed", seed)[1].split("error/bound")[1] for seed in "012"]
+    shown = [
+        run(capsys, "verify", "quadratic_eq_sum", "--system", "float64", "--seed", seed)[1].split("error/bound")[1]
+        for seed in "012"
+    ]
     assert len(set(shown)) == 3
 
 
@@ -103,25 +117,31 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch, tmp_path
         assert "FAIL" in row and " instead of " in row and "at n=" in row and "start=" in row
 
 
-@pytest.mark.parametrize(("argv", "message"), [
-    (["quadratic_eq_sums"], "did you mean 'quadratic_eq_sum'?"),
-    (["--system", "flota64"], "did you mean 'float64'?"),
-    (["--system", "GF(8)"], "p must be a prime"),
-    (["--system", "degrees(3)"], "`name` must be one of"),
-    (["--backend", "touch"], "did you mean 'torch'?"),
-    (["--device", "cuda"], "--device needs --backend"),
-    (["--backend", "numpy", "--system", "Q"], "--backend and --system exclude each other"),
-    (["--replay", "/no/such/file.json"], "No such file or directory"),
-    ([*FEW, "--json", "/no/such/folder/file.json"], "--json: cannot write /no/such/folder/file.json: no such folder"),
-    ([*FEW, "--json", "/"], "--json: cannot write /: not a regular file"),
-    ([*FEW, "--json", "/dev/null"], "--json: cannot write /dev/null: not a regular file"),
-    ([*FEW, "--json", "/dev/stdout"], "--json: cannot write /dev/stdout: not a regular file"),
-    ([*FEW, "--json", "-"], "--json: cannot write -: not a regular file"),
-    ([*FEW, "--json", ""], "--json: cannot write : not a regular file"),
-    (["--system", "numpy longdouble"], "verify: no error bound is known for numpy "),
-    (["--system", "numpy complex64"], "verify: no error bound is known for numpy complex64"),
-    (["--system", "numpy float32 on cuda"], "cuda"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["quadratic_eq_sums"], "did you mean 'quadratic_eq_sum'?"),
+        (["--system", "flota64"], "did you mean 'float64'?"),
+        (["--system", "GF(8)"], "p must be a prime"),
+        (["--system", "degrees(3)"], "`name` must be one of"),
+        (["--backend", "touch"], "did you mean 'torch'?"),
+        (["--device", "cuda"], "--device needs --backend"),
+        (["--backend", "numpy", "--system", "Q"], "--backend and --system exclude each other"),
+        (["--replay", "/no/such/file.json"], "No such file or directory"),
+        (
+            [*FEW, "--json", "/no/such/folder/file.json"],
+            "--json: cannot write /no/such/folder/file.json: no such folder",
+        ),
+        ([*FEW, "--json", "/"], "--json: cannot write /: not a regular file"),
+        ([*FEW, "--json", "/dev/null"], "--json: cannot write /dev/null: not a regular file"),
+        ([*FEW, "--json", "/dev/stdout"], "--json: cannot write /dev/stdout: not a regular file"),
+        ([*FEW, "--json", "-"], "--json: cannot write -: not a regular file"),
+        ([*FEW, "--json", ""], "--json: cannot write : not a regular file"),
+        (["--system", "numpy longdouble"], "verify: no error bound is known for numpy "),
+        (["--system", "numpy complex64"], "verify: no error bound is known for numpy complex64"),
+        (["--system", "numpy float32 on cuda"], "cuda"),
+    ],
+)
 def test_could_not_run(argv, message, capsys):
     status, out, err = run(capsys, "verify", *argv)
     assert (status, out) == (2, "") and err.startswith("refimpl: ") and message in err and err.count("\n") == 1
@@ -133,9 +153,16 @@ def test_nothing_to_check_is_not_a_success(capsys):
     assert status == 2 and "NOT RUN" in out and "1 not run" in out
 
 
-@pytest.mark.parametrize(("verdicts", "status"), [
-    ("EXACT ENCLOSED N/A", 0), ("EXACT VACUOUS", 2), ("EXACT NOT_RUN", 2), ("VACUOUS FAIL", 1), ("N/A", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verdicts", "status"),
+    [
+        ("EXACT ENCLOSED N/A", 0),
+        ("EXACT VACUOUS", 2),
+        ("EXACT NOT_RUN", 2),
+        ("VACUOUS FAIL", 1),
+        ("N/A", 2),
+    ],
+)
 def test_exit_status(verdicts, status, capsys, monkeypatch, tmp_path):
     results = [Result("shift", "Q", verdict.replace("_", " "), "why") for verdict in verdicts.split()]
     monkeypatch.setattr(registry, "verify", lambda *args, **options: results)
@@ -179,7 +206,11 @@ def test_backend_on_a_device_that_is_not_there(capsys):
         ("torch float32", ["--system", f"torch float32 on {device}"]),
     ):
         status, out, err = run(capsys, "verify", *argv)
-        assert (status, out) == (2, "") and err.startswith(f"refimpl: {name} cannot make an array on {device}: ") and err.count("\n") == 1
+        assert (
+            (status, out) == (2, "")
+            and err.startswith(f"refimpl: {name} cannot make an array on {device}: ")
+            and err.count("\n") == 1
+        )
 
 
 @pytest.mark.parametrize("argv", [["--backend", "torch", "--device", "meta"], ["--system", "torch float32 on meta"]])
@@ -245,7 +276,10 @@ def test_json_through_a_link_with_usual_permissions(command, capsys, tmp_path, o
 def test_json_says_so_when_it_cannot_be_written(capsys, tmp_path, monkeypatch):
     path = tmp_path / ("x" * 300)
     status, out, err = run(capsys, "verify", *FEW, "--json", str(path))
-    assert (status, err) == (2, f"refimpl: --json: cannot write {path}: File name too long\n") and "1 of 1 checks hold" in out
+    assert (status, err) == (
+        2,
+        f"refimpl: --json: cannot write {path}: File name too long\n",
+    ) and "1 of 1 checks hold" in out
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(os, "access", lambda *args: False)
     status, out, err = run(capsys, "verify", *FEW, "--json", str(path))
@@ -325,7 +359,7 @@ def test_doctor_on_cupy_without_a_gpu(only, monkeypatch, tmp_path):
 
 def test_import_brings_in_nothing_beyond_numpy():
     code = (
-        "import sys, time, numpy; t = time.perf_counter(); import refimpl, refimpl.cli; ms = 1000 * (time.perf_counter() - t)\n"
+        "import sys, time, numpy; t = time.perf_counter(); import refimpl, refimpl.cli.main; ms = 1000 * (time.perf_counter() - t)\n"
         "heavy = [m for m in ('scipy', 'mpmath', 'torch', 'jax', 'cupy', 'flint', 'gmpy2', 'matplotlib') if m in sys.modules]\n"
         "print(f'{ms:.0f} ms beyond numpy; heavy: {heavy}')"
     )

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from real_weights import folder
 
-from refimpl import GF, Config, Float, Model, Rotary, cli_generate, convert, files, generate, load, random_model, save
-from refimpl.cli import main
-from refimpl.models import read_model
-from refimpl.models.tokenizers import ByteTokenizer, read_tokenizer
-from refimpl.recurrent import Rwkv
+from refimpl import GF, Config, Float, Model, Rotary, convert, generate, load, random_model, save
+from refimpl.cli import generate as cli_generate
+from refimpl.cli.main import main
+from refimpl.files import safetensors as files
+from refimpl.files.models import read_model
+from refimpl.files.tokenizers import ByteTokenizer, read_tokenizer
+from refimpl.model.rwkv import Rwkv
 
 SMALL = {"layers": 2, "width": 6, "heads": 2, "d": 4, "m": 3, "hidden": 5, "tied": False}
 IDS = Config(**SMALL, vocabulary=23, rope=Rotary(width=4))
@@ -33,7 +35,9 @@ def model(config=IDS):
 
 def llama_file(pieces):
     tokens = [b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % b for b in range(256)), *pieces]
-    return struct.pack("<i", 9) + b"".join(struct.pack("<fi", float(i), len(token)) + token for i, token in enumerate(tokens))
+    return struct.pack("<i", 9) + b"".join(
+        struct.pack("<fi", float(i), len(token)) + token for i, token in enumerate(tokens)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,9 @@ def says(*ids, monkeypatch):
 
 def alone(*argv, **options):
     """In a process of its own."""
-    return subprocess.run([sys.executable, "-W", "error", "-m", "refimpl", "generate", *argv], capture_output=True, **options)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "refimpl", "generate", *argv], capture_output=True, **options
+    )
 
 
 def joined(ids):
@@ -82,13 +88,21 @@ def joined(ids):
 def test_help(capsys):
     status, out, _ = run(capsys, "--help")
     flags = "MODEL --tokenizer --dtype --prompt --tokens --temperature --seed --baked --logits"
-    assert status == 0 and all(flag in out for flag in flags.split()) and "Only the text that follows goes to stdout" in out
+    assert (
+        status == 0
+        and all(flag in out for flag in flags.split())
+        and "Only the text that follows goes to stdout" in out
+    )
 
 
 def test_ids_in_and_out(room, capsys):
     for name in ("ids", "softmax"):
         m = load(name)
-        assert run(capsys, name, "--prompt", "3 1,4\n1", "--tokens", "12") == (0, joined(generate(m, [3, 1, 4, 1], 12)), "")
+        assert run(capsys, name, "--prompt", "3 1,4\n1", "--tokens", "12") == (
+            0,
+            joined(generate(m, [3, 1, 4, 1], 12)),
+            "",
+        )
     assert run(capsys, "ids", "--prompt", "3")[:2] == (0, joined(generate(load("ids"), [3], 100)))
     assert run(capsys, "ids", "--prompt", "3", "--tokens", "0") == (0, "", "")
 
@@ -96,7 +110,10 @@ def test_ids_in_and_out(room, capsys):
 def test_temperature_and_seed(room, capsys):
     few = ["ids", "--prompt", "3", "--tokens", "20"]
     drawn = [run(capsys, *few, "--temperature", "1.5", "--seed", seed)[1] for seed in "012"]
-    assert drawn == [joined(generate(load("ids"), [3], 20, temperature=1.5, seed=seed)) for seed in range(3)] and len(set(drawn)) == 3
+    assert (
+        drawn == [joined(generate(load("ids"), [3], 20, temperature=1.5, seed=seed)) for seed in range(3)]
+        and len(set(drawn)) == 3
+    )
     assert run(capsys, *few, "--seed", "5")[1] == run(capsys, *few)[1]
 
 
@@ -118,7 +135,11 @@ def test_a_process_of_its_own_writes_the_text_and_nothing_else(room):
     want = ByteTokenizer().decode(generate(load("bytes"), list("né".encode()), 30))
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, (want + "\n").encode(), b"")
     shown = alone("none", "--prompt", "1")
-    assert (shown.returncode, shown.stdout, shown.stderr) == (2, b"", b"refimpl: read_model: cannot read none: no such file\n")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (
+        2,
+        b"",
+        b"refimpl: read_model: cannot read none: no such file\n",
+    )
 
 
 def test_characters_wait_for_all_their_bytes(room, capsys, monkeypatch):
@@ -150,7 +171,9 @@ def test_the_beginning_of_a_text_has_no_space(room, capsys, monkeypatch):
     seen = []
     real = cli_generate.checked
     monkeypatch.setattr(
-        cli_generate, "checked", lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how)
+        cli_generate,
+        "checked",
+        lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how),
     )
     says(263, 260, monkeypatch=monkeypatch)
     assert run(capsys, "words", "--tokenizer", "tokenizer.bin")[:2] == (0, "Once a\n")
@@ -165,9 +188,14 @@ def test_a_text_that_goes_on_does_not_begin(room, capsys, monkeypatch):
     seen = []
     real = cli_generate.checked
     monkeypatch.setattr(
-        cli_generate, "checked", lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how)
+        cli_generate,
+        "checked",
+        lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how),
     )
-    shown = [run(capsys, *source, "--tokenizer", "tokenizer.bin", "--prompt", "b") for source in (["words", "--baked", "baked"], ["whole"])]
+    shown = [
+        run(capsys, *source, "--tokenizer", "tokenizer.bin", "--prompt", "b")
+        for source in (["words", "--baked", "baked"], ["whole"])
+    ]
     assert shown[0] == shown[1] and shown[0][0] == 0 and seen == [[262], [262]]
 
 
@@ -229,11 +257,27 @@ def test_each_word_is_written_before_the_next_is_sought(room, capsys, monkeypatc
 @pytest.mark.parametrize("stop", ["pipe", "interrupt"])
 def test_a_text_without_end_arrives_and_can_be_stopped_quietly(stop, room):
     """Ten million tokens would take an hour: what is read here was written long before the end."""
-    command = [sys.executable, "-W", "error", "-m", "refimpl", "generate", "ids", "--prompt", "1", "--tokens", "10000000"]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "refimpl",
+        "generate",
+        "ids",
+        "--prompt",
+        "1",
+        "--tokens",
+        "10000000",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         began = time.monotonic()
         start = process.stdout.read(40)
-        assert process.poll() is None and joined(generate(load("ids"), [1], 40)).encode().startswith(start) and len(start) == 40
+        assert (
+            process.poll() is None
+            and joined(generate(load("ids"), [1], 40)).encode().startswith(start)
+            and len(start) == 40
+        )
         if stop == "pipe":
             process.stdout.close()
         else:
@@ -250,7 +294,9 @@ def test_logits_are_those_after_the_prompt(room, capsys):
     assert run(capsys, "ids", "--prompt", "3 1 4", "--tokens", "0", "--logits", "l.npy") == (0, "", "")
     found = np.load("l.npy", allow_pickle=False)
     assert found.dtype == np.float64 and found.shape == (23,) and np.array_equal(found, m([3, 1, 4])[-1])
-    assert run(capsys, "ids", "--prompt", "3 1 4", "--tokens", "5", "--logits", "l")[1] == joined(generate(m, [3, 1, 4], 5))
+    assert run(capsys, "ids", "--prompt", "3 1 4", "--tokens", "5", "--logits", "l")[1] == joined(
+        generate(m, [3, 1, 4], 5)
+    )
     assert (room / "l").read_bytes() == (room / "l.npy").read_bytes()  # the name is the one that was given
     save("b", convert(m, [3, 1]), biases_only=True)
     assert run(capsys, "ids", "--prompt", "4", "--tokens", "0", "--logits", "b.npy", "--baked", "b")[0] == 0
@@ -278,14 +324,21 @@ def test_logits_are_whole_or_not_there(room, capsys, monkeypatch):
     assert (room / "l").read_text() == "old" and sorted(os.listdir()) == before
 
 
-@pytest.mark.parametrize(("path", "problem"), [
-    ("no/such/l.npy", "cannot write no/such/l.npy: no such folder"), (".", "cannot write .: not a regular file"),
-    ("/dev/null", "cannot write /dev/null: not a regular file"), ("-", "cannot write -: not a regular file"),
-    ("", "cannot write : not a regular file"), ("ids", "ids must be a file of its own, not one that is read"),
-    ("link", "link must be a file of its own, not one that is read"), ("baked", "baked must be a file of its own, not one that is read"),
-    ("p", "p must be a file of its own, not one that is read"),
-    ("tokenizer.bin", "tokenizer.bin must be a file of its own, not one that is read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("no/such/l.npy", "cannot write no/such/l.npy: no such folder"),
+        (".", "cannot write .: not a regular file"),
+        ("/dev/null", "cannot write /dev/null: not a regular file"),
+        ("-", "cannot write -: not a regular file"),
+        ("", "cannot write : not a regular file"),
+        ("ids", "ids must be a file of its own, not one that is read"),
+        ("link", "link must be a file of its own, not one that is read"),
+        ("baked", "baked must be a file of its own, not one that is read"),
+        ("p", "p must be a file of its own, not one that is read"),
+        ("tokenizer.bin", "tokenizer.bin must be a file of its own, not one that is read"),
+    ],
+)
 def test_logits_that_cannot_be_written_are_refused_before_the_work(path, problem, room, capsys, monkeypatch):
     (room / "link").symlink_to("ids")
     (room / "p").write_text("3 1")
@@ -296,7 +349,10 @@ def test_logits_that_cannot_be_written_are_refused_before_the_work(path, problem
 
 def test_logits_in_a_folder_that_is_not_writable(room, capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *args: False)
-    assert run(capsys, "ids", "--prompt", "3", "--logits", "l")[2] == "refimpl: --logits: cannot write l: the folder is not writable\n"
+    assert (
+        run(capsys, "ids", "--prompt", "3", "--logits", "l")[2]
+        == "refimpl: --logits: cannot write l: the folder is not writable\n"
+    )
 
 
 def test_what_is_wrong_with_the_rest_is_said_before_logits_are_written(room, capsys):
@@ -315,17 +371,28 @@ def bad(made, tmp_path_factory):
     save(room / "batched", convert(load(room / "ids"), [[3, 1], [4, 1]]), biases_only=True)
     save(room / "table", model(Config(**SMALL, vocabulary=23, phi="softmax", table=9)))
     save(room / "vectors.model", random_model(Float(), Config(layers=1, width=4), 0))
-    save(room / "field", random_model(GF(10007), Config(layers=1, width=2, norm="none", phi="identity", vocabulary=3), 0))
+    save(
+        room / "field", random_model(GF(10007), Config(layers=1, width=2, norm="none", phi="identity", vocabulary=3), 0)
+    )
     m = model()
-    save(room / "overflow", Model(IDS, {name: 1e200 * x if "W_up" in name or "W_down" in name else x for name, x in m.weights.items()}))
+    save(
+        room / "overflow",
+        Model(IDS, {name: 1e200 * x if "W_up" in name or "W_down" in name else x for name, x in m.weights.items()}),
+    )
     zero = Config(**SMALL, vocabulary=23, phi="identity")
     save(room / "zero", Model(zero, {name: 0 * x if "W_K" in name else x for name, x in model(zero).weights.items()}))
     files.write_safetensors(room / "foreign", {"x": np.ones(2)}, {"format": "pt"})
     contents = {
-        "empty": b"", "latin": b"\xe9", "short": (room / "ids").read_bytes()[:-1], "noise": bytes(range(100, 256)),
-        "pickle": b"PK\3\4" + bytes(99), "deep": b'{"a":' * 10**5, "lies.bin": struct.pack("<7i", *[2**31 - 1] * 7),
-        "rwkv.bin": struct.pack("<6I", 0x67676D66, 101, *[2**32 - 1] * 3, 0), "cut.bin": llama_file(PIECES)[:-1],
-    }  # fmt: skip
+        "empty": b"",
+        "latin": b"\xe9",
+        "short": (room / "ids").read_bytes()[:-1],
+        "noise": bytes(range(100, 256)),
+        "pickle": b"PK\3\4" + bytes(99),
+        "deep": b'{"a":' * 10**5,
+        "lies.bin": struct.pack("<7i", *[2**31 - 1] * 7),
+        "rwkv.bin": struct.pack("<6I", 0x67676D66, 101, *[2**32 - 1] * 3, 0),
+        "cut.bin": llama_file(PIECES)[:-1],
+    }
     for name, data in contents.items():
         (room / name).write_bytes(data)
     for name, x in {"batch": np.ones((2, 2), int), "vectors": np.ones((2, 4))}.items():
@@ -334,63 +401,127 @@ def bad(made, tmp_path_factory):
     return room
 
 
-@pytest.mark.parametrize(("argv", "message"), [
-    (["ids"], "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got ''"),
-    (["ids", "--prompt", "Once"], "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got 'Once'"),
-    (["ids", "--prompt", "23"], "generate: `text` must hold ids from 0 to 22, got 23 at token 0"),
-    (["bytes"], "--prompt: must have a token or more to go on from, got ''"),
-    (["bytes", "--baked", "baked"], "--prompt: must have a token or more to go on from, got ''"),
-    (["bytes", "--prompt", "@empty"], "--prompt @empty: must have a token or more to go on from, got ''"),
-    (["bytes", "--prompt", "@latin"], "--prompt @latin: must be text in UTF-8, or a .npy file: 'utf-8' codec can't decode byte 0xe9 in"),
-    (["bytes", "--prompt", "@none"], "--prompt @none: cannot read none: no such file or directory"),
-    (["bytes", "--prompt", "\udce9"], "encode: `text` must be Unicode text, got half of a surrogate pair at 0"),
-    (["ids", "--prompt", "@batch"], "generate: `text` must be one text of token ids, one or more, got a batch of shape (2, 2)"),
-    (["ids", "--prompt", "@vectors"], "generate: `text` must be one text of token ids, one or more, got vectors"),
-    (["vectors.model", "--prompt", "@vectors"], "generate: `model` must have a vocabulary, got one from vectors to vectors"),
-    (["field", "--prompt", "1"], "maximum is not defined in GF(10007); generate needs an ordered system"),
-    (["ids", "--prompt", "1", "--tokens", "-1"], "generate: `tokens` must be an integer ≥ 0, got -1"),
-    (["ids", "--prompt", "1", "--seed", "-1"], "generate: `seed` must be an integer ≥ 0, got -1"),
-    (["ids", "--prompt", "1", "--temperature", "-1"], "generate: `temperature` must be a finite number ≥ 0, got -1.0"),
-    (["ids", "--prompt", "1", "--temperature", "nan"], "generate: `temperature` must be a finite number ≥ 0, got nan"),
-    (["ids", "--prompt", "1", "--temperature", "inf"], "generate: `temperature` must be a finite number ≥ 0, got inf"),
-    (["table", "--prompt", "1 2"], "generate: `tokens` must be at most 8 after this text, for a table of 9 positions, got 100"),
-    (["table", "--prompt", "1 " * 10], "`text` must fit the table of 9 absolute positions, got 10 tokens read from position 0 on"),
-    (["ids", "--prompt", "1", "--tokenizer", "none"], "cannot read none: no such file"),
-    (["ids", "--prompt", "1", "--tokenizer", "tokenizer.bin"], "`tokenizer` must have the 23 ids of the model, got 264"),
-    (["bytes", "--prompt", "1", "--tokenizer", "tokenizer.bin"], "`tokenizer` must have the 256 ids of the model, got 264"),
-    (["words", "--prompt", "1", "--tokenizer", "cut.bin"], "read_tokenizer: cut.bin: token 263 must have a length from 1 on"),
-    (["words", "--prompt", "1", "--tokenizer", "ids"], "read_tokenizer: ids: token 0 must"),
-    (["ids", "--prompt", "1", "--baked", "none"], "read_safetensors: cannot read none: no such file"),
-    (["ids", "--prompt", "1", "--baked", "ids"], "`base` is given for biases alone, but this file holds a whole model"),
-    (["ids", "--prompt", "1", "--baked", "baked"], "load: baked: "),
-    (["softmax", "--prompt", "1", "--baked", "baked"], "load: baked: "),
-    (["ids", "--prompt", "1", "--baked", "batched"], "generate: `model` must carry one prompt, got a batch of shape (2,)"),
-    (["baked", "--prompt", "1"], "load: baked: `base` must be given: the model to which these biases belong"),
-    (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
-    ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
-    (["empty", "--prompt", "1"], "read_model: empty: the file must be safetensors"),
-    (["short", "--prompt", "1"], "read_safetensors: short: "),
-    (["noise", "--prompt", "1"], "read_model: noise: the file must be safetensors"),
-    (["pickle", "--prompt", "1"], "an archive of torch.save, whose pickle could run anything when read"),
-    (["deep", "--prompt", "1"], "deep"),
-    (["lies.bin", "--prompt", "1"], "lies.bin"),
-    (["rwkv.bin", "--prompt", "1"], "rwkv.bin: "),
-    (["foreign", "--prompt", "1"], "read_model: foreign: the tensors must be those of refimpl, GPT-2 or Llama, got "),
-    (["overflow", "--prompt", "1"], "layer 0: transformer: its output overflows numpy float64: nan or inf at token 0"),
-    (["zero", "--prompt", "1"], "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["ids"], "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got ''"),
+        (
+            ["ids", "--prompt", "Once"],
+            "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got 'Once'",
+        ),
+        (["ids", "--prompt", "23"], "generate: `text` must hold ids from 0 to 22, got 23 at token 0"),
+        (["bytes"], "--prompt: must have a token or more to go on from, got ''"),
+        (["bytes", "--baked", "baked"], "--prompt: must have a token or more to go on from, got ''"),
+        (["bytes", "--prompt", "@empty"], "--prompt @empty: must have a token or more to go on from, got ''"),
+        (
+            ["bytes", "--prompt", "@latin"],
+            "--prompt @latin: must be text in UTF-8, or a .npy file: 'utf-8' codec can't decode byte 0xe9 in",
+        ),
+        (["bytes", "--prompt", "@none"], "--prompt @none: cannot read none: no such file or directory"),
+        (["bytes", "--prompt", "\udce9"], "encode: `text` must be Unicode text, got half of a surrogate pair at 0"),
+        (
+            ["ids", "--prompt", "@batch"],
+            "generate: `text` must be one text of token ids, one or more, got a batch of shape (2, 2)",
+        ),
+        (["ids", "--prompt", "@vectors"], "generate: `text` must be one text of token ids, one or more, got vectors"),
+        (
+            ["vectors.model", "--prompt", "@vectors"],
+            "generate: `model` must have a vocabulary, got one from vectors to vectors",
+        ),
+        (["field", "--prompt", "1"], "maximum is not defined in GF(10007); generate needs an ordered system"),
+        (["ids", "--prompt", "1", "--tokens", "-1"], "generate: `tokens` must be an integer ≥ 0, got -1"),
+        (["ids", "--prompt", "1", "--seed", "-1"], "generate: `seed` must be an integer ≥ 0, got -1"),
+        (
+            ["ids", "--prompt", "1", "--temperature", "-1"],
+            "generate: `temperature` must be a finite number ≥ 0, got -1.0",
+        ),
+        (
+            ["ids", "--prompt", "1", "--temperature", "nan"],
+            "generate: `temperature` must be a finite number ≥ 0, got nan",
+        ),
+        (
+            ["ids", "--prompt", "1", "--temperature", "inf"],
+            "generate: `temperature` must be a finite number ≥ 0, got inf",
+        ),
+        (
+            ["table", "--prompt", "1 2"],
+            "generate: `tokens` must be at most 8 after this text, for a table of 9 positions, got 100",
+        ),
+        (
+            ["table", "--prompt", "1 " * 10],
+            "`text` must fit the table of 9 absolute positions, got 10 tokens read from position 0 on",
+        ),
+        (["ids", "--prompt", "1", "--tokenizer", "none"], "cannot read none: no such file"),
+        (
+            ["ids", "--prompt", "1", "--tokenizer", "tokenizer.bin"],
+            "`tokenizer` must have the 23 ids of the model, got 264",
+        ),
+        (
+            ["bytes", "--prompt", "1", "--tokenizer", "tokenizer.bin"],
+            "`tokenizer` must have the 256 ids of the model, got 264",
+        ),
+        (
+            ["words", "--prompt", "1", "--tokenizer", "cut.bin"],
+            "read_tokenizer: cut.bin: token 263 must have a length from 1 on",
+        ),
+        (["words", "--prompt", "1", "--tokenizer", "ids"], "read_tokenizer: ids: token 0 must"),
+        (["ids", "--prompt", "1", "--baked", "none"], "read_safetensors: cannot read none: no such file"),
+        (
+            ["ids", "--prompt", "1", "--baked", "ids"],
+            "`base` is given for biases alone, but this file holds a whole model",
+        ),
+        (["ids", "--prompt", "1", "--baked", "baked"], "load: baked: "),
+        (["softmax", "--prompt", "1", "--baked", "baked"], "load: baked: "),
+        (
+            ["ids", "--prompt", "1", "--baked", "batched"],
+            "generate: `model` must carry one prompt, got a batch of shape (2,)",
+        ),
+        (["baked", "--prompt", "1"], "load: baked: `base` must be given: the model to which these biases belong"),
+        (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
+        ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
+        (["empty", "--prompt", "1"], "read_model: empty: the file must be safetensors"),
+        (["short", "--prompt", "1"], "read_safetensors: short: "),
+        (["noise", "--prompt", "1"], "read_model: noise: the file must be safetensors"),
+        (["pickle", "--prompt", "1"], "an archive of torch.save, whose pickle could run anything when read"),
+        (["deep", "--prompt", "1"], "deep"),
+        (["lies.bin", "--prompt", "1"], "lies.bin"),
+        (["rwkv.bin", "--prompt", "1"], "rwkv.bin: "),
+        (
+            ["foreign", "--prompt", "1"],
+            "read_model: foreign: the tensors must be those of refimpl, GPT-2 or Llama, got ",
+        ),
+        (
+            ["overflow", "--prompt", "1"],
+            "layer 0: transformer: its output overflows numpy float64: nan or inf at token 0",
+        ),
+        (["zero", "--prompt", "1"], "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 0"),
+    ],
+)
 def test_could_not_run(argv, message, bad, monkeypatch, capsys, recwarn):
     monkeypatch.chdir(bad)
     before = {path: path.read_bytes() for path in bad.iterdir()}
     status, out, err = run(capsys, *argv)
-    assert (status, out) == (2, "") and err.startswith("refimpl: ") and message in err and err.count("\n") == 1 and len(err) < 600, err
+    assert (
+        (status, out) == (2, "")
+        and err.startswith("refimpl: ")
+        and message in err
+        and err.count("\n") == 1
+        and len(err) < 600
+    ), err
     assert {path: path.read_bytes() for path in bad.iterdir()} == before and not recwarn.list
 
 
-@pytest.mark.parametrize("argv", [
-    [],
-    ["ids", "--tokens", "x"], ["ids", "--tokens", "1.5"], ["ids", "--seed", "x"], ["ids", "--temperature", "warm"], ["ids", "--out", "x"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["ids", "--tokens", "x"],
+        ["ids", "--tokens", "1.5"],
+        ["ids", "--seed", "x"],
+        ["ids", "--temperature", "warm"],
+        ["ids", "--out", "x"],
+    ],
+)
 def test_a_command_line_that_means_nothing(argv, room, capsys):
     status, out, err = run(capsys, *argv)
     assert status == 2 and out == "" and "usage: refimpl" in err

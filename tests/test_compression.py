@@ -21,12 +21,13 @@ from test_backends import BACKENDS, kept
 from test_random_features import interval
 
 import refimpl as ri
-from refimpl import MP, Best, Compression, Float, Memory, NotDefined, Points, balls, compression
-from refimpl.compression import KINDS, RANDOM, truncated
-from refimpl.compression.best import attention_error, certificate
-from refimpl.compression.landmarks import landmarks
-from refimpl.memory import parts
-from refimpl.random_features import PAIRS, RandomFeatures
+from refimpl import MP, Best, Compression, Float, Memory, NotDefined, Points, balls
+from refimpl.attention.memory import parts
+from refimpl.attention.random_features import PAIRS, RandomFeatures
+from refimpl.prompt import compression
+from refimpl.prompt.compression import KINDS, RANDOM, truncated
+from refimpl.prompt.compression.best import attention_error, certificate
+from refimpl.prompt.compression.landmarks import landmarks
 from refimpl.systems.array import host
 from refimpl.systems.balls import Balls
 
@@ -76,7 +77,14 @@ def true_sums(y, v, x):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in (*BY_KEYS, "cache") if kind != "directions"])
-@given(M=COUNTS, d=st.integers(1, 4), m=st.integers(1, 3), more=st.integers(0, 2), lead=st.sampled_from([(), (2,), (2, 2)]), seed=SEEDS)
+@given(
+    M=COUNTS,
+    d=st.integers(1, 4),
+    m=st.integers(1, 3),
+    more=st.integers(0, 2),
+    lead=st.sampled_from([(), (2,), (2, 2)]),
+    seed=SEEDS,
+)
 def test_as_many_features_as_keys_are_exact(kind, M, d, m, more, lead, seed):
     system = balls(30)
     y, v, x = prompt(M, d, m, lead, system=system, seed=seed)
@@ -113,7 +121,9 @@ def test_landmarks_solve_the_normal_equations(kind, M, r, seed):
     with mpmath.workdps(60):
         K = mpmath.matrix([[mpmath.exp(mpmath.fdot(p, q)) for q in P] for p in P])
         columns = (*v.T, np.ones(M))
-        right = mpmath.matrix([[mpmath.fsum(mpmath.exp(mpmath.fdot(p, y[j])) * c[j] for j in range(M)) for c in columns] for p in P])
+        right = mpmath.matrix(
+            [[mpmath.fsum(mpmath.exp(mpmath.fdot(p, y[j])) * c[j] for j in range(M)) for c in columns] for p in P]
+        )
         want = np.array([[float(a) for a in mpmath.lu_solve(K, right[:, j])] for j in range(3)]).T
         condition = float(mpmath.cond(K))
     got = np.exp(memory.scale)[:, None] * np.concatenate([memory.S, memory.z[:, None]], axis=-1)
@@ -176,7 +186,7 @@ def test_points_of_no_weight_hide_no_others(kind):
 def test_empty_clusters_hide_no_others():
     """Should all keys end up with one centre: the others weigh nothing, and must not be the ones whose exponent is subtracted."""
     y, v, x = np.array([[-100.0], [-110.0], [120.0]]), F.random((3, 2), 1), np.array([[[50.0], [-50.0]]])
-    with mock.patch("refimpl.compression.clusters.assigned", lambda Y, centres: np.zeros(len(Y), int)):
+    with mock.patch("refimpl.prompt.compression.clusters.assigned", lambda Y, centres: np.zeros(len(Y), int)):
         memory = Compression("clusters", 2)(y, v, x, 0)
     assert np.array_equal(memory.z, [3, 0]) and np.all(np.abs(output(memory, x) - v.mean(0)) <= 2.0**-50)
 
@@ -192,7 +202,9 @@ def test_landmarks_of_large_and_small_norm_stand_together():
         got = output(memory, system.convert(x))
         assert np.all(np.isfinite(got)) and np.linalg.norm(got - want) <= 0.05 * np.linalg.norm(want)
         at_points = output(memory, memory.phi.points[None])
-        assert np.linalg.norm(at_points - softmax(y, v, ri.floats(memory.phi.points)[None])) <= most * np.linalg.norm(want)
+        assert np.linalg.norm(at_points - softmax(y, v, ri.floats(memory.phi.points)[None])) <= most * np.linalg.norm(
+            want
+        )
 
 
 # Clusters, and what is certified of them
@@ -335,7 +347,8 @@ def test_importance_sampling_is_unbiased(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "plant"), [("tokens", "tokens by uniform weights"), ("tokens", "1/√r for 1/r"), ("directions", "no density")]
+    ("kind", "plant"),
+    [("tokens", "tokens by uniform weights"), ("tokens", "1/√r for 1/r"), ("directions", "no density")],
 )
 def test_a_wrong_weight_is_seen(kind, plant):
     got, want = estimates(kind, UNBIASED[kind], plant)
@@ -354,7 +367,11 @@ def test_directions_have_as_much_weight_as_there_are_keys():
 # Reduced rank
 
 
-@given(rank=st.integers(1, 4), kind=st.sampled_from(["positive", "trigonometric", "clusters", "cholesky", "cache"]), seed=SEEDS)
+@given(
+    rank=st.integers(1, 4),
+    kind=st.sampled_from(["positive", "trigonometric", "clusters", "cholesky", "cache"]),
+    seed=SEEDS,
+)
 def test_eckart_and_young(rank, kind, seed):
     """|φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1}, where σ are NumPy's, of B made here; nearly attained by the worst φ."""
     y, v, x = prompt(9, 3, 4, (2,), seed=seed)
@@ -461,9 +478,13 @@ def test_every_backend(backend, kind):
     system = BACKENDS[backend]()
     y, v, x = prompt(7, 4, 2, (2,), system=system)
     memory = asked(kind)(y, v, x, 0)
-    assert all(kept(system, a) for a in (memory.S, memory.z, memory.scale) if a is not None) and kept(system, output(memory, x))
+    assert all(kept(system, a) for a in (memory.S, memory.z, memory.scale) if a is not None) and kept(
+        system, output(memory, x)
+    )
     plain = asked(kind)(*(host(a) for a in (y, v, x)), 0)
-    got, want = (np.concatenate([ri.floats(a) for a in wide(m).read(q)], axis=-1) for m, q in ((memory, x), (plain, host(x))))
+    got, want = (
+        np.concatenate([ri.floats(a) for a in wide(m).read(q)], axis=-1) for m, q in ((memory, x), (plain, host(x)))
+    )
     u = float(ri.unit_roundoff(system.dtype))
     assert np.all(
         np.abs(got - want) <= 2**12 * u
@@ -493,7 +514,8 @@ def test_best_keeps_its_budget_and_is_the_best_of_its_candidates(budget):
     errors = [np.linalg.norm(output(m, x[..., 1::2, :]) - want) / np.linalg.norm(want) for m in within]
     said = float(chosen.about.rpartition(" ")[2])
     assert (
-        abs(attention_error(chosen, y, v, x[..., 1::2, :]) - min(errors)) <= 2.0**-40 and abs(said - min(errors)) <= 0.05 * said + 2.0**-40
+        abs(attention_error(chosen, y, v, x[..., 1::2, :]) - min(errors)) <= 2.0**-40
+        and abs(said - min(errors)) <= 0.05 * said + 2.0**-40
     )
     assert ("cache" in chosen.about) == (budget >= 8 * 2 * 16 * 7)
 

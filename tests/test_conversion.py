@@ -16,7 +16,18 @@ import pytest
 from assertions import says
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_strategies import Scene, cut, in_numbers, in_plain_python, join, length, one_by_one, probing, prompted, scenes
+from model_strategies import (
+    Scene,
+    cut,
+    in_numbers,
+    in_plain_python,
+    join,
+    length,
+    one_by_one,
+    probing,
+    prompted,
+    scenes,
+)
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Config, Float, Rotary, Rounded, RunningError, State, convert, random_model, unconvert
@@ -30,7 +41,9 @@ exact_systems = pytest.mark.parametrize("system", EXACT, ids=str)
 some_form = st.sampled_from(FORMS)
 some_strength = st.sampled_from(STRENGTHS)
 worlds = st.sampled_from(EXACT).flatmap(lambda system: st.tuples(st.just(system), scenes(system)))
-relative_worlds = st.sampled_from(EXACT).flatmap(lambda system: st.tuples(st.just(system), scenes(system, restart=True)))
+relative_worlds = st.sampled_from(EXACT).flatmap(
+    lambda system: st.tuples(st.just(system), scenes(system, restart=True))
+)
 
 
 def same_biases(system, a, b):
@@ -99,7 +112,9 @@ def test_two_conversions_are_one(world, data):
 
 
 @settings(max_examples=12)
-@given(world=worlds, data=st.data(), strength=st.sampled_from([1, *STRENGTHS]), mask=st.sampled_from(["causal", "full"]))
+@given(
+    world=worlds, data=st.data(), strength=st.sampled_from([1, *STRENGTHS]), mask=st.sampled_from(["causal", "full"])
+)
 def test_what_went_in_last_comes_out_first(world, data, strength, mask):
     system, scene = world
     options = {"restart": scene.restart, "mask": mask}
@@ -118,7 +133,9 @@ def test_what_went_in_last_comes_out_first(world, data, strength, mask):
 
 
 def test_biases_without_a_denominator_come_out_too():
-    config = Config(2, 3, heads=2, d=2, m=3, phi="identity", normalise=False, norm="none", rope=Rotary(width=2, base=None))
+    config = Config(
+        2, 3, heads=2, d=2, m=3, phi="identity", normalise=False, norm="none", rope=Rotary(width=2, base=None)
+    )
     model, prompt = random_model(QQ, config, seed=0), QQ.random((4, 3), 50)
     model = replace(model, biases=tuple(State(QQ.random((2, 2, 3), 60 + i), None, 2) for i in range(2)))
     above = convert(model, prompt)
@@ -142,7 +159,9 @@ def test_strength_is_how_often_the_prompt_counts(scene, strength):
 @given(world=relative_worlds)
 def test_strengths_of_nothing_and_of_one(world):
     system, scene = world[0], replace(world[1], position=None)
-    model, prompt, text, bare = scene.draw(system, lambda model, prompt, text: (prompted(model, prompt, text), model(text))[1])
+    model, prompt, text, bare = scene.draw(
+        system, lambda model, prompt, text: (prompted(model, prompt, text), model(text))[1]
+    )
     assert system.equal(convert(model, prompt, strength=0)(text), bare)
     same_biases(system, convert(model, prompt, strength=Fraction(1)), convert(model, prompt))
 
@@ -174,7 +193,9 @@ def test_a_batch_of_prompts_is_each_of_them(world):
     batch = convert(model, prompts, restart=scene.restart)
     for i in range(3):
         alone = convert(model, prompts[i], restart=scene.restart)
-        same_biases(system, replace(batch, biases=tuple(State(b.S[i], b.z[i], b.position) for b in batch.biases)), alone)
+        same_biases(
+            system, replace(batch, biases=tuple(State(b.S[i], b.z[i], b.position) for b in batch.biases)), alone
+        )
         assert system.equal(batch(text[0])[i], alone(text[0]))
 
 
@@ -183,7 +204,9 @@ def test_a_batch_of_prompts_is_each_of_them(world):
 def test_a_prompt_of_tokens_is_one_of_their_vectors(scene):
     system, scene = GF(10007), replace(scene, config=replace(scene.config, vocabulary=5), tokens=True)
     model, prompt, _, _ = scene.draw(system)
-    rows = system.reshape(system.take(model.weights["embedding"], prompt.reshape(-1), axis=0), (*prompt.shape, scene.config.width))
+    rows = system.reshape(
+        system.take(model.weights["embedding"], prompt.reshape(-1), axis=0), (*prompt.shape, scene.config.width)
+    )
     tokens = convert(model, prompt, restart=scene.restart)
     same_biases(system, tokens, convert(model, rows, restart=scene.restart))
     same_biases(system, tokens, convert(model, prompt.tolist(), restart=scene.restart))
@@ -219,7 +242,9 @@ def test_the_formula_of_the_biases(first, layout, placement):
     points = list(zip(w["rope.c"], w["rope.s"], strict=True))
 
     def turned(columns, by):
-        return [list(row) for row in zip(*(turn(x, by, points, layout) for x in zip(*columns, strict=True)), strict=True)]
+        return [
+            list(row) for row in zip(*(turn(x, by, points, layout) for x in zip(*columns, strict=True)), strict=True)
+        ]
 
     S, z = turned(old.S.tolist()[0], -M), [[a] for a in old.z.tolist()[0]]
     z = turned(z, -M) if placement == "before" else z
@@ -287,7 +312,9 @@ def layer_by_layer(model, prompt, text, fresh, form, **options):
 def judged(system, dtype, scene, form, **options):
     """What each layer's two sides are worth, by the errors of the same two programs."""
     model, prompt, text = scene.build(system)
-    fresh = [system.random((*scene.lead, scene.M + scene.n, scene.config.width), 60 + i) for i in range(scene.config.layers)]
+    fresh = [
+        system.random((*scene.lead, scene.M + scene.n, scene.config.width), 60 + i) for i in range(scene.config.layers)
+    ]
     sides = layer_by_layer(model, prompt, text, fresh, form, **options)
     analysis = RunningError(dtype)
     texts = [x if scene.tokens else analysis.convert(x) for x in (prompt, text)]
@@ -299,15 +326,38 @@ def judged(system, dtype, scene, form, **options):
 FLOATS = {
     "gelu, RoPE after": Config(3, 8, heads=2, d=4, m=3, hidden=9, rope=Rotary(width=4)),
     "post, grouped, tokens": Config(
-        2, 6, heads=4, groups=2, d=3, m=2, order="post", norm="rms", hidden=5, activation="silu", biased=True, vocabulary=7
+        2,
+        6,
+        heads=4,
+        groups=2,
+        d=3,
+        m=2,
+        order="post",
+        norm="rms",
+        hidden=5,
+        activation="silu",
+        biased=True,
+        vocabulary=7,
     ),
     "parallel, gated": Config(
-        2, 5, heads=2, groups=1, d=4, m=3, order="parallel", hidden=4, activation="silu", gated=True, rope=Rotary(2, "interleaved")
+        2,
+        5,
+        heads=2,
+        groups=1,
+        d=4,
+        m=3,
+        order="parallel",
+        hidden=4,
+        activation="silu",
+        gated=True,
+        rope=Rotary(2, "interleaved"),
     ),
     "RoPE before": Config(2, 6, heads=2, d=4, m=3, norm="rms", rope=Rotary(4, "interleaved", "before")),
     "table": Config(2, 6, heads=2, d=3, m=5, hidden=4, vocabulary=9, tied=False, table=30),
-    "unnormalised": Config(3, 4, heads=2, d=3, m=2, phi="exp", normalise=False, norm="rms", rope=Rotary(width=2, base=100)),
-}  # fmt: skip
+    "unnormalised": Config(
+        3, 4, heads=2, d=3, m=2, phi="exp", normalise=False, norm="rms", rope=Rotary(width=2, base=100)
+    ),
+}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -343,15 +393,17 @@ def test_every_layer_within_bound_in_bfloat16(form, kind):
 
 def test_a_wrong_layer_is_beyond_its_bound(monkeypatch):
     """A prompt that is one position off, in floats."""
-    import refimpl.conversion
+    import refimpl.prompt.conversion
 
     scene = Scene(FLOATS["gelu, RoPE after"], 8, 5, (), False, None, 0)
-    turned = refimpl.conversion.turned
+    turned = refimpl.prompt.conversion.turned
 
     def off_by_one(model, by):
-        return replace(model, biases=tuple(replace(b, position=model.position + by) for b in turned(model, by + 1).biases))
+        return replace(
+            model, biases=tuple(replace(b, position=model.position + by) for b in turned(model, by + 1).biases)
+        )
 
-    monkeypatch.setattr(refimpl.conversion, "turned", off_by_one)
+    monkeypatch.setattr(refimpl.prompt.conversion, "turned", off_by_one)
     assert any(f.verdict == "EXCESS" for f in judged(Float("numpy", "float32"), "float32", scene, FORMS[0]))
 
 
@@ -363,7 +415,9 @@ def instances():
     """20 models with weights that are bfloat16 numbers, so that every dtype has the same; their texts, and the truth to 50 digits."""
     config = Config(2, 6, heads=2, groups=1, d=4, m=3, hidden=8, vocabulary=11, rope=Rotary(width=4))
     scenes = [Scene(config, 8 + seed % 5, 4, (), True, None, seed).build(Rounded("bfloat16")) for seed in range(20)]
-    return [(*scene, ri.floats(in_numbers(scene[0], MP(50))(join(*scene[1:]))[length(scene[1]) :, :])) for scene in scenes]
+    return [
+        (*scene, ri.floats(in_numbers(scene[0], MP(50))(join(*scene[1:]))[length(scene[1]) :, :])) for scene in scenes
+    ]
 
 
 @pytest.mark.parametrize("name", ["float64", "float32", "torch bfloat16"])
@@ -389,7 +443,12 @@ def test_the_residual_falls_with_the_digits(name):
         system, analysis = MP(digits), RunningError()
         model, prompt, text = scene.build(system)
         left, right = prompted(model, prompt, text), convert(model, prompt)(text)
-        residuals.append(max(abs(a - b) for a, b in zip(fractions(left, "test").ravel(), fractions(right, "test").ravel(), strict=True)))
+        residuals.append(
+            max(
+                abs(a - b)
+                for a, b in zip(fractions(left, "test").ravel(), fractions(right, "test").ravel(), strict=True)
+            )
+        )
         model, prompt, text = in_numbers(model, analysis), analysis.convert(prompt), analysis.convert(text)
         error = analysis.error(prompted(model, prompt, text)) + analysis.error(convert(model, prompt)(text))
         bounds.append(Fraction(error.max()) * Fraction(2) ** (53 - system.ctx.prec))
@@ -416,10 +475,21 @@ NARROW = {
 def test_exact_probes_convert_exactly(kind, data):
     system = NARROW[kind]()
     n, r, m = (data.draw(st.integers(*ends)) for ends in ((1, 9), (1, 5), (1, 3)))
-    M, layout, normalise = data.draw(st.integers(0, n)), data.draw(st.sampled_from([None, "half", "interleaved"])), data.draw(st.booleans())
+    M, layout, normalise = (
+        data.draw(st.integers(0, n)),
+        data.draw(st.sampled_from([None, "half", "interleaved"])),
+        data.draw(st.booleans()),
+    )
     mask = data.draw(st.sampled_from(["causal", "full"]))
     probe = ri.exact_probe(
-        system, n=n, r=r, m=m, seed=data.draw(st.integers(0, 99)), mask=M if mask == "full" else mask, normalise=normalise, layout=layout
+        system,
+        n=n,
+        r=r,
+        m=m,
+        seed=data.draw(st.integers(0, 99)),
+        mask=M if mask == "full" else mask,
+        normalise=normalise,
+        layout=layout,
     )
     model, x, want = probing(system, probe)
     got = convert(model, system.convert(x[:M]), mask=mask)(system.convert(x[M:]), form=data.draw(some_form))
@@ -464,11 +534,15 @@ def test_memory_does_not_grow_with_the_prompt():
 def test_refusals():
     plain = Config(2, 2, d=2, m=1, phi="identity", norm="none", vocabulary=5)
     model = random_model(QQ, plain, seed=0)
-    with says(ri.NotDefined, "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on"):
+    with says(
+        ri.NotDefined,
+        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
+    ):
         convert(random_model(QQ, replace(plain, table=9), seed=0), [1, 2])
     before = replace(plain, phi="elu+1", rope=Rotary(width=2, placement="before"))
     with says(
-        ri.NotDefined, "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions"
+        ri.NotDefined,
+        "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions",
     ):
         convert(random_model(Float(), before, seed=0), [1, 2])
     for options in ({"chunk": 2}, {}):

@@ -30,10 +30,10 @@ from refimpl.systems import Dual, fractions
 from refimpl.systems.array import array_namespace
 from refimpl.systems.balls import Balls
 from refimpl.systems.multiprecision import Multiprecision
-from refimpl.verify import descent as theorems
 from refimpl.verify.check import Draws, check, minimal, way
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Case, Different, Lesson, Numbers, case_from_json
+from refimpl.verify.theorems import descent as theorems
 
 EXACT = [QQ, GF(2**61 - 1)]
 exact_systems = pytest.mark.parametrize("system", EXACT, ids=str)
@@ -46,9 +46,14 @@ def torch():
 
 
 MANY = {
-    "Q": lambda: QQ, "GF": lambda: GF(2**61 - 1), "small GF": lambda: GF(10007), "mpmath": lambda: MP(30), "float64": Float,
-    "float32": lambda: Float("numpy", "float32"), "torch": torch,
-}  # fmt: skip
+    "Q": lambda: QQ,
+    "GF": lambda: GF(2**61 - 1),
+    "small GF": lambda: GF(10007),
+    "mpmath": lambda: MP(30),
+    "float64": Float,
+    "float32": lambda: Float("numpy", "float32"),
+    "torch": torch,
+}
 in_many = pytest.mark.parametrize("name", [*MANY, *MAKERS])
 
 
@@ -113,7 +118,9 @@ def zeros(rows, columns):
 
 def loss_of(W, X, Y):
     """1/(2N) Σ_i |W x_i − y_i|²"""
-    return sum((a - b) ** 2 for x, y in zip(X, Y, strict=True) for a, b in zip(apply(W, x), y, strict=True)) / (2 * len(X))
+    return sum((a - b) ** 2 for x, y in zip(X, Y, strict=True) for a, b in zip(apply(W, x), y, strict=True)) / (
+        2 * len(X)
+    )
 
 
 def slopes(loss, W):
@@ -150,7 +157,9 @@ def test_the_gradient_of_least_squares(case, seed):
     by_hand = least_squares(*lists(W, X, Y))
     assert by_hand == slopes(lambda W: loss_of(W, *lists(X, Y)), W.tolist())
     agrees_exactly(lambda *data: gradient(squared_error, *data), by_hand, W, X, Y)
-    agrees_exactly(lambda W, eta, X, Y: step(squared_error, W, eta, X, Y), plus(W.tolist(), by_hand, -eta.tolist()), W, eta, X, Y)
+    agrees_exactly(
+        lambda W, eta, X, Y: step(squared_error, W, eta, X, Y), plus(W.tolist(), by_hand, -eta.tolist()), W, eta, X, Y
+    )
 
 
 @in_many
@@ -160,7 +169,15 @@ def test_the_gradient_in_every_kind_of_numbers(name, case):
     W, eta, X, Y, _ = learn(case, 3)
     by_hand = least_squares(*lists(W, X, Y))
     agrees(system, lambda *data: gradient(squared_error, *data), by_hand, W, X, Y)
-    agrees(system, lambda W, eta, X, Y: step(squared_error, W, eta, X, Y), plus(W.tolist(), by_hand, -eta.tolist()), W, eta, X, Y)
+    agrees(
+        system,
+        lambda W, eta, X, Y: step(squared_error, W, eta, X, Y),
+        plus(W.tolist(), by_hand, -eta.tolist()),
+        W,
+        eta,
+        X,
+        Y,
+    )
     got = gradient(squared_error, *map(system.convert, (W, X, Y)))
     assert type(got) is type(system.convert(W)) and got.dtype == system.convert(W).dtype
 
@@ -283,9 +300,13 @@ def test_the_history_of_other_losses():
     weights, want = W.tolist(), []
     for _ in range(2):
         e = [
-            [-eta.tolist() * 4 * (b - c) ** 3 for b, c in zip(apply(weights, a), y, strict=True)] for a, y in zip(*lists(X, Y), strict=True)
+            [-eta.tolist() * 4 * (b - c) ** 3 for b, c in zip(apply(weights, a), y, strict=True)]
+            for a, y in zip(*lists(X, Y), strict=True)
         ]
-        weights, want = functools.reduce(plus, (outer(b, a) for a, b in zip(X.tolist(), e, strict=True)), weights), want + e
+        weights, want = (
+            functools.reduce(plus, (outer(b, a) for a, b in zip(X.tolist(), e, strict=True)), weights),
+            want + e,
+        )
     agrees_exactly(errors(lambda y, Y: fourth_power(y - Y)), want, W, eta, X, Y)
 
 
@@ -349,13 +370,21 @@ def test_dampened_layers_are_smaller_steps(case, seed):
     factor = Fraction(seed % 7, 5)
     shown, asked = lists(von_oswald.examples(X, Y), von_oswald.queries(x, W))
     for _ in range(case.steps):
-        layer = {id(tokens): von_oswald.steps(QQ.convert(tokens), QQ.convert(shown), W, eta, 1).tolist() for tokens in (shown, asked)}
-        shown, asked = (plus([[(1 - factor) * a for a in e] for e in tokens], layer[id(tokens)], factor) for tokens in (shown, asked))
+        layer = {
+            id(tokens): von_oswald.steps(QQ.convert(tokens), QQ.convert(shown), W, eta, 1).tolist()
+            for tokens in (shown, asked)
+        }
+        shown, asked = (
+            plus([[(1 - factor) * a for a in e] for e in tokens], layer[id(tokens)], factor)
+            for tokens in (shown, asked)
+        )
     last = descent(W.tolist(), factor * eta.tolist(), *lists(X, Y), case.steps)[-1]
     assert [[-a for a in e[case.d :]] for e in asked] == [apply(last, query) for query in x.tolist()]
 
     def dampened(W, eta, X, Y, x):
-        return von_oswald.steps(von_oswald.queries(x, W), von_oswald.examples(X, Y), W, eta, case.steps, dampening=factor)
+        return von_oswald.steps(
+            von_oswald.queries(x, W), von_oswald.examples(X, Y), W, eta, case.steps, dampening=factor
+        )
 
     agrees_exactly(dampened, asked, W, eta, X, Y, x)
 
@@ -392,7 +421,11 @@ def test_no_gamma_is_no_gamma_in_any_numbers():
 def test_the_bias_of_gd_plus_plus():
     """Its heads are d wide where d > m: the change of weights is in the first m columns of the first, and the others are 0."""
     W, eta, X, Y, _ = learn(Lesson(3, 3, 2), 8)
-    bias = convert(von_oswald.regression_model(W, eta, 3, gamma=Fraction(1, 3)), von_oswald.shown(X, Y), mask="full").biases[0].S[0]
+    bias = (
+        convert(von_oswald.regression_model(W, eta, 3, gamma=Fraction(1, 3)), von_oswald.shown(X, Y), mask="full")
+        .biases[0]
+        .S[0]
+    )
     assert bias.shape == (3, 3) and QQ.equal(bias[:, 2:], QQ.zeros((3, 1)))
     assert QQ.equal(von_oswald.weight_update(bias[:, :2], eta, 3), step(squared_error, W, eta, X, Y) - W)
 
@@ -424,7 +457,10 @@ def test_a_learning_rate_may_be_an_integer():
     W, _, X, Y, _ = learn(Lesson(3, 2, 2), 6)
     one, third = QQ.convert(1), Fraction(1, 3)
     for eta in (1, Fraction(1), one):
-        assert QQ.equal(von_oswald.regression_model(W, eta, 3)(von_oswald.shown(X, Y), mask=3)[:, 4:], Y - X @ change_of(W, X, Y, one))
+        assert QQ.equal(
+            von_oswald.regression_model(W, eta, 3)(von_oswald.shown(X, Y), mask=3)[:, 4:],
+            Y - X @ change_of(W, X, Y, one),
+        )
         assert QQ.equal(von_oswald.weight_update(W, eta, 3), -third * QQ.matrix_transpose(W))
         assert QQ.equal(step(squared_error, W, eta, X, Y), W + QQ.matrix_transpose(change_of(W, X, Y, one)))
         assert QQ.equal(ren_liu.apart(Y, [[1, 2], [2, 0], [0, 1]], eta)[0, :], Y[0, :] - (Y[1, :] + Y[2, :]) / 2)
@@ -443,15 +479,24 @@ def test_layers_of_gd_plus_plus(case, seed):
     W, eta, X, Y, x = learn(case, seed)
     gamma = QQ.random((), seed + 99)
     layers = min(case.steps, 2)
-    inputs, targets = [*lists(X)[0], *lists(x)[0]], [*lists(Y)[0], *([-a for a in apply(W.tolist(), query)] for query in x.tolist())]
+    inputs, targets = (
+        [*lists(X)[0], *lists(x)[0]],
+        [*lists(Y)[0], *([-a for a in apply(W.tolist(), query)] for query in x.tolist())],
+    )
     for _ in range(layers):
         keys, values = inputs[: case.N], targets[: case.N]
-        values = [[a - b for a, b in zip(apply(W.tolist(), k), y, strict=True)] for k, y in zip(keys, values, strict=True)]
+        values = [
+            [a - b for a, b in zip(apply(W.tolist(), k), y, strict=True)] for k, y in zip(keys, values, strict=True)
+        ]
         seen = [[(dot(k, a), k, v) for k, v in zip(keys, values, strict=True)] for a in inputs]
         rate = eta.tolist() / case.N
-        targets = [[b + rate * sum(s * v[j] for s, _, v in row) for j, b in enumerate(y)] for y, row in zip(targets, seen, strict=True)]
+        targets = [
+            [b + rate * sum(s * v[j] for s, _, v in row) for j, b in enumerate(y)]
+            for y, row in zip(targets, seen, strict=True)
+        ]
         inputs = [
-            [b - gamma.tolist() * sum(s * k[j] for s, k, _ in row) for j, b in enumerate(a)] for a, row in zip(inputs, seen, strict=True)
+            [b - gamma.tolist() * sum(s * k[j] for s, k, _ in row) for j, b in enumerate(a)]
+            for a, row in zip(inputs, seen, strict=True)
         ]
     keys = inputs[: case.N] + zeros(case.T, case.d)
 
@@ -467,7 +512,9 @@ def test_layers_of_gd_plus_plus(case, seed):
 def test_pairs_are_built_from_separate_tokens(case, seed):
     _, _, X, Y, _ = learn(case, seed)
     d, m, N = case.d, case.m, case.N
-    apart = [token + [Fraction(0)] * 2 * N for x, y in zip(*lists(X, Y), strict=True) for token in (x + [0] * m, [0] * d + y)]
+    apart = [
+        token + [Fraction(0)] * 2 * N for x, y in zip(*lists(X, Y), strict=True) for token in (x + [0] * m, [0] * d + y)
+    ]
     places = [[Fraction(i == j) for j in range(2 * N)] for i in range(2 * N)]
     pairs = [token for x, y in zip(*lists(X, Y), strict=True) for token in (x + [0] * m, x + y)]
     agrees_exactly(
@@ -484,16 +531,27 @@ def test_pairs_are_built_from_separate_tokens(case, seed):
 def test_implicit_finetuning(case, seed):
     """Each by its sum over tokens."""
     width = case.d + 1
-    shapes = (2, case.d), (case.N, width), (case.T, width), (case.d, width), (case.m, width), (case.d, width), (case.m, width)
+    shapes = (
+        (2, case.d),
+        (case.N, width),
+        (case.T, width),
+        (case.d, width),
+        (case.m, width),
+        (case.d, width),
+        (case.m, width),
+    )
     q, shown, X, W_K, W_V, dW_K, dW_V = data = [QQ.random(shape, 10 * seed + i) for i, shape in enumerate(shapes)]
 
     def read(tokens, W_K, W_V):
         return [
-            [sum(dot(apply(W_K, x), query) * apply(W_V, x)[j] for x in tokens) for j in range(case.m)] for query in q.tolist()
-        ]  # fmt: skip
+            [sum(dot(apply(W_K, x), query) * apply(W_V, x)[j] for x in tokens) for j in range(case.m)]
+            for query in q.tolist()
+        ]
 
     K, V = lists(W_K, W_V)
-    agrees_exactly(lambda q, shown, X, K, V, *_: dai.f_icl(q, shown, X, K, V), read(lists(shown)[0] + lists(X)[0], K, V), *data)
+    agrees_exactly(
+        lambda q, shown, X, K, V, *_: dai.f_icl(q, shown, X, K, V), read(lists(shown)[0] + lists(X)[0], K, V), *data
+    )
     agrees_exactly(lambda q, shown, X, K, V, *_: dai.f_zsl(q, X, K, V), read(X.tolist(), K, V), *data)
     tuned = plus(K, dW_K.tolist()), plus(V, dW_V.tolist())
     agrees_exactly(lambda q, shown, *rest: dai.f_ft(q, *rest), read(X.tolist(), *tuned), *data)
@@ -521,7 +579,9 @@ def test_rec2ftp(answers):
         want = len([i for i in to_gain if icl[i]]) / len(to_gain)
         assert dai.rec2ftp(zsl, icl, ft) == dai.rec2ftp(*map(np.asarray, (zsl, icl, ft))) == want
     else:
-        with says(ValueError, "rec2ftp: `ft` must be right somewhere where `zsl` is wrong, else there is nothing to recall"):
+        with says(
+            ValueError, "rec2ftp: `ft` must be right somewhere where `zsl` is wrong, else there is nothing to recall"
+        ):
             dai.rec2ftp(zsl, icl, ft)
 
 
@@ -555,7 +615,9 @@ def test_cosines(maker, n, m, seed):
     numbers = balls(25, maker)
     a, b, c = (QQ.random((n, m), 3 * seed + i) for i in range(3))
     assume(not any(parallel(x, y) for x, *rest in zip(*lists(a, b, c), strict=True) for y in rest))
-    truth = QQ.convert([[angle(*rows), update_angle(*rows, other)] for *rows, other in zip(*lists(a, b, c), strict=True)])
+    truth = QQ.convert(
+        [[angle(*rows), update_angle(*rows, other)] for *rows, other in zip(*lists(a, b, c), strict=True)]
+    )
     a, b, c = map(numbers.convert, (a, b, c))
     found = numbers.stack([dai.cosine(a, b), dai.sim_aou(a, b, c)], axis=-1)
     assert contains(numbers, found, truth) and informative(numbers, found)
@@ -603,8 +665,12 @@ def test_kendalls_tau(order):
     agree = sum(1 if (order[i] - order[j]) * (i - j) > 0 else -1 for i in range(n) for j in range(i))
     for kind in (list, lambda x: np.asarray(x, dtype=float), lambda x: [Fraction(a, 3) for a in x]):
         assert dai.kendall_tau(kind(order), kind(range(n))) == 2 * agree / (n * (n - 1))
-    assert abs(dai.kendall_tau(order, range(n)) - kendalltau(order, range(n)).statistic) <= 6 * 2.0**-53  # scipy divides by two roots
-    assert dai.kendall_tau([1, 1, 2], [3, 3, 5]) == 2 / 3 and dai.kendall_tau([1, 1, 2], [3, 4, 5]) == 2 / 3  # a tie counts for neither
+    assert (
+        abs(dai.kendall_tau(order, range(n)) - kendalltau(order, range(n)).statistic) <= 6 * 2.0**-53
+    )  # scipy divides by two roots
+    assert (
+        dai.kendall_tau([1, 1, 2], [3, 3, 5]) == 2 / 3 and dai.kendall_tau([1, 1, 2], [3, 4, 5]) == 2 / 3
+    )  # a tie counts for neither
 
 
 SMALL = Config(2, 3, heads=2, groups=1, d=2, m=2, phi="identity", norm="none", normalise=False)
@@ -630,7 +696,9 @@ def heads_by_loops(model, text):
             mine = [row[2 * h : 2 * h + 2] for row in q]
             o, *_ = oracle.attention(mine, k, v, phi_q=list, phi_k=list, normalise=False)
             layer.append((mine, k, v, o))
-        x = [oracle.plus(row, times([*layer[0][3][t], *layer[1][3][t]], w[f"layers.{i}.W_O"])) for t, row in enumerate(x)]
+        x = [
+            oracle.plus(row, times([*layer[0][3][t], *layer[1][3][t]], w[f"layers.{i}.W_O"])) for t, row in enumerate(x)
+        ]
         found.append(layer)
     return found
 
@@ -704,7 +772,9 @@ def by_definition(K_D, V_D, K_T, V_T, q, *, text=1):
     values = [*V_D, *([text * a for a in v] for v in V_T)]
     if not sum(scores):
         reject()
-    return [sum(s * v[j] for s, v in zip(scores, values, strict=True)) / sum(scores) for j in range(len(V_T[0]))], sum(scores)
+    return [sum(s * v[j] for s, v in zip(scores, values, strict=True)) / sum(scores) for j in range(len(V_T[0]))], sum(
+        scores
+    )
 
 
 @settings(max_examples=8)
@@ -740,7 +810,9 @@ def test_the_loss_of_the_dual_model():
     want += (decay / (2 * eta.tolist()) + penalty / 2) * sum(w**2 for row in W.tolist() for w in row)
     want += off / (eta.tolist() * dot(q.tolist(), q.tolist())) * dot(v_q, apply(W.tolist(), q.tolist()))
     loss = ren_liu.variant_loss(ren_liu.Variant(decay, penalty, off, negatives, beta))
-    assert loss(W, V_D, K_D, seen.D, eta, q, V_T[-1:, :], *map(QQ.convert, (decay, penalty, off, beta))).tolist() == want
+    assert (
+        loss(W, V_D, K_D, seen.D, eta, q, V_T[-1:, :], *map(QQ.convert, (decay, penalty, off, beta))).tolist() == want
+    )
 
 
 def test_with_no_demonstrations_there_is_no_step():
@@ -751,7 +823,11 @@ def test_with_no_demonstrations_there_is_no_step():
         assert QQ.equal(got, want)
 
 
-@given(case=lessons, seed=SEEDS, used=st.sets(st.sampled_from(["decay", "penalty", "off_diagonal", "negatives", "values", "keys"])))
+@given(
+    case=lessons,
+    seed=SEEDS,
+    used=st.sets(st.sampled_from(["decay", "penalty", "off_diagonal", "negatives", "values", "keys"])),
+)
 def test_variants_of_attention(case, seed, used):
     """By the sums that the table of `Variant` says, with any of the options together; and the gradient step that each of them is."""
     eta, (K_D, V_D, K_T, V_T, q) = attended(case, seed)
@@ -760,7 +836,10 @@ def test_variants_of_attention(case, seed, used):
     chosen = [[(i + j) % case.N for j in range(1, k + 1)] for i in range(case.N)] if "negatives" in used else None
     values = [[a * a for a in row] for row in V_D.tolist()] if "values" in used else V_D.tolist()
     keys = [[3 * a + 1 for a in row] for row in K_D.tolist()] if "keys" in used else K_D.tolist()
-    less = [[a - beta / k * sum(values[j][i] for j in chosen[n]) for i, a in enumerate(v)] if chosen else v for n, v in enumerate(values)]
+    less = [
+        [a - beta / k * sum(values[j][i] for j in chosen[n]) for i, a in enumerate(v)] if chosen else v
+        for n, v in enumerate(values)
+    ]
     factor = 1 - amounts.get("decay", 0) - eta.tolist() * amounts.get("penalty", 0)
     o, _ = by_definition(keys, less, *lists(K_T, V_T, q), text=factor)
     o = [a - amounts.get("off_diagonal", 0) * b for a, b in zip(o, V_T.tolist()[-1], strict=True)]
@@ -779,9 +858,13 @@ def test_variants_of_attention(case, seed, used):
 def test_negatives_may_be_an_array():
     eta, arrays = attended(Lesson(3, 2, 2, T=2), 1)
     seen = ren_liu.Attended(*arrays)
-    by_lists, by_arrays = (ren_liu.Variant(negatives=chosen, beta=2) for chosen in ([[1], [2], [0]], np.asarray([[1], [2], [0]])))
+    by_lists, by_arrays = (
+        ren_liu.Variant(negatives=chosen, beta=2) for chosen in ([[1], [2], [0]], np.asarray([[1], [2], [0]]))
+    )
     for f in (ren_liu.attention, lambda seen, variant: ren_liu.one_step(seen, eta, variant)):
-        assert QQ.equal(f(seen, by_arrays), f(seen, by_lists)) and not QQ.equal(f(seen, by_arrays), f(seen, ren_liu.NORMAL))
+        assert QQ.equal(f(seen, by_arrays), f(seen, by_lists)) and not QQ.equal(
+            f(seen, by_arrays), f(seen, ren_liu.NORMAL)
+        )
 
 
 def test_the_two_readings_of_the_regulariser_differ():
@@ -789,7 +872,10 @@ def test_the_two_readings_of_the_regulariser_differ():
     eta, arrays = attended(Lesson(2, 2, 2, T=2), 1)
     seen, alpha = ren_liu.Attended(*arrays), Fraction(1, 3)
     decay, penalty, slides = (ren_liu.Variant(**{name: alpha}) for name in ("decay", "penalty", "off_diagonal"))
-    steps = {name: [ren_liu.one_step(seen, r, v) for r in (eta, 2 * eta)] for name, v in (("d", decay), ("p", penalty), ("s", slides))}
+    steps = {
+        name: [ren_liu.one_step(seen, r, v) for r in (eta, 2 * eta)]
+        for name, v in (("d", decay), ("p", penalty), ("s", slides))
+    }
     assert QQ.equal(*steps["d"]) and not QQ.equal(*steps["p"]) and QQ.equal(*steps["s"])
     assert QQ.equal(steps["p"][0], ren_liu.attention(seen, ren_liu.Variant(decay=eta * alpha)))
     assert not QQ.equal(steps["d"][0], steps["s"][0])
@@ -807,7 +893,10 @@ def test_negatives(case, seed, k):
         assert len(set(row)) == k and set(row) <= set(others)
         assert all(dot(keys[i], keys[j]) <= dot(keys[i], keys[h]) for j in row for h in others if h not in row)
     assert ren_liu.unlike(Float().convert(K), k) == chosen
-    want = [[a - beta / k * sum(values[j][i] for j in row) for i, a in enumerate(v)] for v, row in zip(values, chosen, strict=True)]
+    want = [
+        [a - beta / k * sum(values[j][i] for j in row) for i, a in enumerate(v)]
+        for v, row in zip(values, chosen, strict=True)
+    ]
     agrees_exactly(lambda V, beta: ren_liu.apart(V, chosen, beta), want, V, QQ.convert(beta))
     assert ren_liu.apart(V[:0, :], [], 1).shape == (0, case.m)
 
@@ -816,7 +905,8 @@ def test_a_residual_map():
     W_1, W_2, x = QQ.random((4, 2), 1), QQ.random((2, 4), 2), QQ.random((3, 2), 3)
     c = Fraction(2, 7)
     want = [
-        [a + c * b for a, b in zip(row, apply(W_2.tolist(), [h**2 for h in apply(W_1.tolist(), row)]), strict=True)] for row in x.tolist()
+        [a + c * b for a, b in zip(row, apply(W_2.tolist(), [h**2 for h in apply(W_1.tolist(), row)]), strict=True)]
+        for row in x.tolist()
     ]
     agrees_exactly(lambda W_1, W_2, x: ren_liu.residual(W_1, W_2, c, lambda h: h * h)(x), want, W_1, W_2, x)
 
@@ -875,7 +965,10 @@ def test_softmax_attention_is_a_gradient_step(name, case):
     for seed in range(2):
         X_D, X_T, W_Q, W_K, W_V = data = sees(case, seed)
         X = lists(X_D)[0] + lists(X_T)[0]
-        q, k, v = ([[high.ctx.mpf(a.numerator) / a.denominator for a in apply(W.tolist(), x)] for x in X] for W in (W_Q, W_K, W_V))
+        q, k, v = (
+            [[high.ctx.mpf(a.numerator) / a.denominator for a in apply(W.tolist(), x)] for x in X]
+            for W in (W_Q, W_K, W_V)
+        )
         o = oracle.softmax(q, k, v, real=high.ctx)[0][-1]
         truth = fractions(high.wrap((np.array(o, dtype=object),)), "test")
 
@@ -888,7 +981,9 @@ def test_softmax_attention_is_a_gradient_step(name, case):
 
         for run in (step_of, definition):
             agrees(system, run, truth, *data)
-        seen = ren_liu.softmax_seen(*map(system.convert, (X_D, X_T)), system.convert(X_T)[-1, :], *map(system.convert, (W_Q, W_K, W_V)))
+        seen = ren_liu.softmax_seen(
+            *map(system.convert, (X_D, X_T)), system.convert(X_T)[-1, :], *map(system.convert, (W_Q, W_K, W_V))
+        )
         assert seen.K_D.shape == (case.N, case.N + case.T + 1) and seen.V_T.shape == (case.T, case.m)
 
 
@@ -911,10 +1006,13 @@ def test_the_gap_bound():
 @given(case=lessons, seed=SEEDS)
 def test_a_rank_one_patch(case, seed):
     """(W δ) aᵀ / |a|² for each token, and what it is for."""
-    W, a, delta = (QQ.random(shape, 3 * seed + i) for i, shape in enumerate([(case.m, case.d), (case.T, case.d), (case.T, case.d)]))
+    W, a, delta = (
+        QQ.random(shape, 3 * seed + i) for i, shape in enumerate([(case.m, case.d), (case.T, case.d), (case.T, case.d)])
+    )
     assume(all(dot(row, row) for row in a.tolist()))
     want = [
-        [[c / dot(row, row) for c in line] for line in outer(apply(W.tolist(), d), row)] for row, d in zip(*lists(a, delta), strict=True)
+        [[c / dot(row, row) for c in line] for line in outer(apply(W.tolist(), d), row)]
+        for row, d in zip(*lists(a, delta), strict=True)
     ]
     agrees_exactly(rank_one_patch, want, W, a, delta)
     agrees_exactly(lambda W, a, delta: rank_one_patch(W, a[0, :], delta[0, :]), want[0], W, a, delta)
@@ -1002,7 +1100,9 @@ def test_lessons_go_into_a_file_and_back_and_shrink():
 
 
 @pytest.mark.parametrize(
-    "change", [{"N": 0}, {"T": 0}, {"steps": -1}, {"d": "2"}, {"m": True}, {"N": 10**6}, {"kind": "Lessons"}, {"n": 3}], ids=str
+    "change",
+    [{"N": 0}, {"T": 0}, {"steps": -1}, {"d": "2"}, {"m": True}, {"N": 10**6}, {"kind": "Lessons"}, {"n": 3}],
+    ids=str,
 )
 def test_what_is_no_lesson_is_refused(change):
     with pytest.raises((ValueError, KeyError, TypeError)):

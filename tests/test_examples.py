@@ -15,7 +15,8 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.name[:2] in SLOW else []) for path in EXAMPLES]
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.name[:2] in SLOW else []) for path in EXAMPLES],
 )
 def test_example(path, tmp_path):
     run = subprocess.run([sys.executable, "-W", "error", str(path)], cwd=tmp_path, capture_output=True, text=True)

@@ -74,7 +74,9 @@ def test_surely_finite():
 
 def test_itemsize():
     assert [itemsize(s.zeros((2,))) for s in (GF(7), QQ, Rounded("bfloat16"))] == [8, 64, 8]
-    assert [itemsize(np.zeros(2, t)) for t in ("float16", "float64")] == [2, 8] and itemsize(Float("array_api_strict").random((2,), 0)) == 8
+    assert [itemsize(np.zeros(2, t)) for t in ("float16", "float64")] == [2, 8] and itemsize(
+        Float("array_api_strict").random((2,), 0)
+    ) == 8
 
 
 @systems

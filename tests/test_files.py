@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refimpl import files
-from refimpl.files import DTYPES, read_safetensors, replacing, target_file, write_safetensors
+from refimpl.files import safetensors as files
+from refimpl.files.safetensors import DTYPES, read_safetensors, replacing, target_file, write_safetensors
 
 WORDS = st.text('ab.é\uffff𝄞\u2028\x7f\0\x1f\n\t"\\/', max_size=5)
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -25,7 +25,11 @@ def filled(code, shape, seed):
     """Any bits at all: nan with a payload, −0 and subnormal numbers too."""
     n = math.prod(shape)
     rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2, n, np.uint8) if code == "BOOL" else rng.integers(0, 256, n * np.dtype(DTYPE_OF[code]).itemsize, np.uint8)
+    bits = (
+        rng.integers(0, 2, n, np.uint8)
+        if code == "BOOL"
+        else rng.integers(0, 256, n * np.dtype(DTYPE_OF[code]).itemsize, np.uint8)
+    )
     return bits.view(DTYPE_OF[code]).reshape(shape)
 
 
@@ -47,7 +51,11 @@ def same(x, y):
 
 
 def widened(code, x):
-    return (x.view(np.uint16).reshape(-1).astype(np.uint32) << 16).view(np.float32).reshape(x.shape) if code == "BF16" else x
+    return (
+        (x.view(np.uint16).reshape(-1).astype(np.uint32) << 16).view(np.float32).reshape(x.shape)
+        if code == "BF16"
+        else x
+    )
 
 
 @given(contents(), st.dictionaries(WORDS, WORDS, max_size=3))
@@ -58,7 +66,11 @@ def test_what_is_written_comes_back(path, made, metadata):
     assert found.metadata == metadata and found.dtypes == codes and found.tensors.keys() == tensors.keys()
     for name, x in tensors.items():
         assert same(found.tensors[name], widened(codes[name], x)), name
-        assert found.tensors[name].flags.writeable and found.tensors[name].flags.aligned and type(found.tensors[name]) is np.ndarray
+        assert (
+            found.tensors[name].flags.writeable
+            and found.tensors[name].flags.aligned
+            and type(found.tensors[name]) is np.ndarray
+        )
     whole = path.read_bytes()
     write_safetensors(path, dict(reversed(tensors.items())), dict(reversed(metadata.items())))
     assert path.read_bytes() == whole
@@ -82,12 +94,17 @@ def test_what_was_read_as_float32_is_written_as_bfloat16_again(path):
 
 
 @pytest.mark.parametrize(
-    "x", [np.float32([0.1]), np.float64([1]), np.ones(2, ml_dtypes.bfloat16), [1.0]], ids=["fine", "wide", "made", "list"]
+    "x",
+    [np.float32([0.1]), np.float64([1]), np.ones(2, ml_dtypes.bfloat16), [1.0]],
+    ids=["fine", "wide", "made", "list"],
 )
 def test_only_bfloat16_numbers_in_float32_are_narrowed(x, tmp_path):
     with pytest.raises(TypeError) as caught:
         write_safetensors(tmp_path / "x", {"x": x}, {}, {"x": "BF16"})
-    assert str(caught.value) == "write_safetensors: tensor 'x' must hold bfloat16 numbers in float32, to be written as BF16"
+    assert (
+        str(caught.value)
+        == "write_safetensors: tensor 'x' must hold bfloat16 numbers in float32, to be written as BF16"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -95,11 +112,15 @@ def test_layout_in_memory_does_not_matter(path):
     x = np.arange(24.0).reshape(2, 3, 4)
     for same_numbers in (x, np.asfortranarray(x), x.astype(">f8"), np.repeat(x, 2, axis=1)[:, ::2], x[::-1][::-1]):
         write_safetensors(path, {"x": same_numbers, "y": same_numbers.astype(ml_dtypes.bfloat16)}, {})
-        assert same(read_safetensors(path).tensors["x"], x) and same(read_safetensors(path).tensors["y"], x.astype(np.float32))
+        assert same(read_safetensors(path).tensors["x"], x) and same(
+            read_safetensors(path).tensors["y"], x.astype(np.float32)
+        )
 
 
 def test_the_bytes_of_one_file(path):
-    write_safetensors(path, {"b": np.array([[1, 2]], np.int16), "a": np.float32([1])[0:0], "c": np.array(True)}, {"k": "é"})
+    write_safetensors(
+        path, {"b": np.array([[1, 2]], np.int16), "a": np.float32([1])[0:0], "c": np.array(True)}, {"k": "é"}
+    )
     header = (
         '{"__metadata__":{"k":"é"},"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
         '"b":{"dtype":"I16","shape":[1,2],"data_offsets":[0,4]},"c":{"dtype":"BOOL","shape":[],"data_offsets":[4,5]}}'
@@ -120,7 +141,9 @@ def test_the_official_library_reads_the_same_arrays(path, made, metadata):
     official = pytest.importorskip("safetensors")
     codes, tensors = made
     write_safetensors(path, tensors, metadata)
-    found = {name: (e["dtype"], tuple(e["shape"]), bytes(e["data"])) for name, e in official.deserialize(path.read_bytes())}
+    found = {
+        name: (e["dtype"], tuple(e["shape"]), bytes(e["data"])) for name, e in official.deserialize(path.read_bytes())
+    }
     assert found == {name: (codes[name], x.shape, x.tobytes()) for name, x in tensors.items()}
     with official.safe_open(path, "numpy") as file:
         assert (file.metadata() or {}) == metadata
@@ -152,7 +175,10 @@ WRONG = {
     "empty file": (b"", "the file must have at least 8 bytes, got 0"),
     "seven bytes": (b"\2" + bytes(6), "the file must have at least 8 bytes, got 7"),
     "header beyond the file": (struct.pack("<Q", 9) + b"{}", "the header must have at most 2 bytes, got a length of 9"),
-    "header of 2^64-1": (b"\xff" * 8 + b"{}", "the header must have at most 2 bytes, got a length of 18446744073709551615"),
+    "header of 2^64-1": (
+        b"\xff" * 8 + b"{}",
+        "the header must have at most 2 bytes, got a length of 18446744073709551615",
+    ),
     "no header": (bytes(8), "the header must begin with {, got b''"),
     "space first": (raw(" {}"), "the header must begin with {, got b' '"),
     "not an object": (raw("[1]"), "the header must begin with {, got b'['"),
@@ -164,8 +190,14 @@ WRONG = {
     "NaN": (raw('{"x": NaN}'), "the header must be JSON in UTF-8: NaN is not a number of JSON"),
     "-Infinity": (raw('{"x": -Infinity}'), "the header must be JSON in UTF-8: -Infinity is not a number of JSON"),
     "an endless integer": (raw('{"x": %s}' % ("9" * 5000)), "the header must be JSON in UTF-8: Exceeds the limit"),
-    "a name twice": (raw('{"y": 1, "x": 1, "x": 2}'), "the header must be JSON in UTF-8: the key 'x' stands there twice"),
-    "dtype twice": (raw('{"x": {"dtype": 1, "dtype": 2}}'), "the header must be JSON in UTF-8: the key 'dtype' stands there twice"),
+    "a name twice": (
+        raw('{"y": 1, "x": 1, "x": 2}'),
+        "the header must be JSON in UTF-8: the key 'x' stands there twice",
+    ),
+    "dtype twice": (
+        raw('{"x": {"dtype": 1, "dtype": 2}}'),
+        "the header must be JSON in UTF-8: the key 'dtype' stands there twice",
+    ),
     "metadata null": (raw({"__metadata__": None}), "the metadata must map str to str, got None"),
     "metadata a list": (raw({"__metadata__": ["a"]}), "the metadata must map str to str, got ['a']"),
     "metadata of integers": (raw({"__metadata__": {"a": 1}}), "the metadata must map str to str, got {'a': 1}"),
@@ -174,8 +206,14 @@ WRONG = {
     "entry a list": (raw({"x": ["F32", [6], [0, 24]]}, DATA), f"{KEYS} ['F32', [6], [0, 24]]"),
     "no offsets": (raw({"x": {"dtype": "F32", "shape": []}}, DATA), f"{KEYS} {{'dtype': 'F32', 'shape': []}}"),
     "a key too many": (raw({"x": x(strides=[3, 1])}, DATA), f"{KEYS} a value of type dict"),
-    "dtype unknown": (raw({"x": x(dtype="F8_E4M3")}, DATA), f"tensor 'x' must have one of the dtypes {', '.join(DTYPES)}, got 'F8_E4M3'"),
-    "dtype a list": (raw({"x": x(dtype=["F32"])}, DATA), f"tensor 'x' must have one of the dtypes {', '.join(DTYPES)}, got ['F32']"),
+    "dtype unknown": (
+        raw({"x": x(dtype="F8_E4M3")}, DATA),
+        f"tensor 'x' must have one of the dtypes {', '.join(DTYPES)}, got 'F8_E4M3'",
+    ),
+    "dtype a list": (
+        raw({"x": x(dtype=["F32"])}, DATA),
+        f"tensor 'x' must have one of the dtypes {', '.join(DTYPES)}, got ['F32']",
+    ),
     "shape a number": (raw({"x": x(6)}, DATA), f"{NATURALS} 6"),
     "shape negative": (raw({"x": x([-2, -3])}, DATA), f"{NATURALS} [-2, -3]"),
     "shape of floats": (raw({"x": x([6.0])}, DATA), f"{NATURALS} [6.0]"),
@@ -187,23 +225,38 @@ WRONG = {
     "offsets of floats": (raw({"x": x(offsets=[0, 24.0])}, DATA), f"{OFFSETS} [0, 24.0]"),
     "offsets negative": (raw({"x": x(offsets=[-24, 0])}, DATA), f"{OFFSETS} [-24, 0]"),
     "three offsets": (raw({"x": x(offsets=[0, 8, 24])}, DATA), f"{OFFSETS} [0, 8, 24]"),
-    "beyond the data": (raw({"x": x([32], [0, 128])}, bytes(96)), "tensor 'x' must have offsets within the data (0 … 96), got [0, 128]"),
-    "backwards": (raw({"x": x(offsets=[24, 0])}, DATA), "tensor 'x' must have offsets within the data (0 … 24), got [24, 0]"),
-    "not the size of the shape": (raw({"x": x([2, 2])}, DATA), "tensor 'x' must have 16 bytes for F32 of shape [2, 2], got 24"),
+    "beyond the data": (
+        raw({"x": x([32], [0, 128])}, bytes(96)),
+        "tensor 'x' must have offsets within the data (0 … 96), got [0, 128]",
+    ),
+    "backwards": (
+        raw({"x": x(offsets=[24, 0])}, DATA),
+        "tensor 'x' must have offsets within the data (0 … 24), got [24, 0]",
+    ),
+    "not the size of the shape": (
+        raw({"x": x([2, 2])}, DATA),
+        "tensor 'x' must have 16 bytes for F32 of shape [2, 2], got 24",
+    ),
     "overlap": (
         raw({"w": x([4], [0, 16]), "x": x([4], [8, 24])}, DATA),
         "tensor 'x' must begin where the one before it ends, at 16, got [8, 24]",
     ),
-    "the same twice": (raw({"w": x(), "x": x()}, DATA), "tensor 'x' must begin where the one before it ends, at 24, got [0, 24]"),
+    "the same twice": (
+        raw({"w": x(), "x": x()}, DATA),
+        "tensor 'x' must begin where the one before it ends, at 24, got [0, 24]",
+    ),
     "a hole": (
         raw({"w": x([2], [0, 8]), "x": x([2], [16, 24])}, DATA),
         "tensor 'x' must begin where the one before it ends, at 8, got [16, 24]",
     ),
-    "a hole at the start": (raw({"x": x([4], [8, 24])}, DATA), "tensor 'x' must begin where the one before it ends, at 0, got [8, 24]"),
+    "a hole at the start": (
+        raw({"x": x([4], [8, 24])}, DATA),
+        "tensor 'x' must begin where the one before it ends, at 0, got [8, 24]",
+    ),
     "trailing bytes": (raw({"x": x()}, DATA + b"!"), "the tensors must fill all 25 bytes of data, got 24"),
     "no tensors, but data": (raw("{}", DATA), "the tensors must fill all 24 bytes of data, got 0"),
     "a boolean of 7": (raw({"x": x([2], [0, 2], "BOOL")}, b"\1\7"), "tensor 'x' must hold booleans as 0 and 1, got 7"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -256,7 +309,12 @@ def test_a_lie_about_the_size_allocates_nothing(path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def small():
-    header = {"__metadata__": {"k": "v"}, "x": x([1, 2], [0, 8]), "b": x([], [8, 9], "BOOL"), "h": x([1], [9, 11], "BF16")}
+    header = {
+        "__metadata__": {"k": "v"},
+        "x": x([1, 2], [0, 8]),
+        "b": x([], [8, 9], "BOOL"),
+        "h": x([1], [9, 11], "BF16"),
+    }
     return raw(json.dumps(header, separators=(",", ":")) + "  ", bytes(11))
 
 
@@ -304,21 +362,44 @@ def test_only_regular_files_are_read(tmp_path):
         assert str(caught.value) == f"read_safetensors: cannot read {tmp_path / name}: {problem}"
 
 
-@pytest.mark.parametrize(("error", "tensors", "metadata", "message"), [
-    (TypeError, [np.zeros(2)], {}, "`tensors` must be a dict, got list"),
-    (TypeError, {"x": [1.0]}, {}, "tensor 'x' must be a NumPy array, got list"),
-    (TypeError, {"x": np.float64(1)}, {}, "tensor 'x' must be a NumPy array, got float64"),
-    (TypeError, {"x": np.zeros(2, complex)}, {}, f"tensor 'x' must have one of the dtypes {', '.join(DTYPES.values())}, got complex128"),
-    (TypeError, {"x": np.zeros(2, object)}, {}, f"tensor 'x' must have one of the dtypes {', '.join(DTYPES.values())}, got object"),
-    (TypeError, {"x": np.zeros(2, "f4,f4")}, {}, f"tensor 'x' must have one of the dtypes {', '.join(DTYPES.values())}, got [("),
-    (ValueError, {1: np.zeros(2)}, {}, "the name of a tensor must be a str other than '__metadata__', got 1"),
-    (ValueError, {"__metadata__": np.zeros(2)}, {}, "the name of a tensor must be a str other than '__metadata__', got '__metadata__'"),
-    (ValueError, {"\ud800": np.zeros(2)}, {}, "names and metadata must be Unicode text, got '\\ud800'"),
-    (ValueError, {}, {"a": "\udfff"}, "names and metadata must be Unicode text, got '\\udfff'"),
-    (ValueError, {}, {"a": 1}, "the metadata must map str to str, got {'a': 1}"),
-    (ValueError, {}, {1: "a"}, "the metadata must map str to str, got {1: 'a'}"),
-    (ValueError, {}, None, "the metadata must map str to str, got None"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "tensors", "metadata", "message"),
+    [
+        (TypeError, [np.zeros(2)], {}, "`tensors` must be a dict, got list"),
+        (TypeError, {"x": [1.0]}, {}, "tensor 'x' must be a NumPy array, got list"),
+        (TypeError, {"x": np.float64(1)}, {}, "tensor 'x' must be a NumPy array, got float64"),
+        (
+            TypeError,
+            {"x": np.zeros(2, complex)},
+            {},
+            f"tensor 'x' must have one of the dtypes {', '.join(DTYPES.values())}, got complex128",
+        ),
+        (
+            TypeError,
+            {"x": np.zeros(2, object)},
+            {},
+            f"tensor 'x' must have one of the dtypes {', '.join(DTYPES.values())}, got object",
+        ),
+        (
+            TypeError,
+            {"x": np.zeros(2, "f4,f4")},
+            {},
+            f"tensor 'x' must have one of the dtypes {', '.join(DTYPES.values())}, got [(",
+        ),
+        (ValueError, {1: np.zeros(2)}, {}, "the name of a tensor must be a str other than '__metadata__', got 1"),
+        (
+            ValueError,
+            {"__metadata__": np.zeros(2)},
+            {},
+            "the name of a tensor must be a str other than '__metadata__', got '__metadata__'",
+        ),
+        (ValueError, {"\ud800": np.zeros(2)}, {}, "names and metadata must be Unicode text, got '\\ud800'"),
+        (ValueError, {}, {"a": "\udfff"}, "names and metadata must be Unicode text, got '\\udfff'"),
+        (ValueError, {}, {"a": 1}, "the metadata must map str to str, got {'a': 1}"),
+        (ValueError, {}, {1: "a"}, "the metadata must map str to str, got {1: 'a'}"),
+        (ValueError, {}, None, "the metadata must map str to str, got None"),
+    ],
+)
 def test_not_written(error, tensors, metadata, message, tmp_path):
     with pytest.raises(error) as caught:
         write_safetensors(tmp_path / "x", tensors, metadata)
@@ -349,9 +430,14 @@ def no_memory(*args):
     raise MemoryError
 
 
-@pytest.mark.parametrize(("where", "name", "failure", "error"), [
-    (os, "replace", full_disk, OSError), (np, "ascontiguousarray", full_disk, OSError), (np, "ascontiguousarray", no_memory, MemoryError),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("where", "name", "failure", "error"),
+    [
+        (os, "replace", full_disk, OSError),
+        (np, "ascontiguousarray", full_disk, OSError),
+        (np, "ascontiguousarray", no_memory, MemoryError),
+    ],
+)
 @pytest.mark.parametrize("before", [True, False], ids=["old file", "no file"])
 def test_a_failed_write_leaves_no_trace(where, name, failure, error, before, tmp_path, monkeypatch):
     path = tmp_path / "x"

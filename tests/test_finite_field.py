@@ -47,7 +47,11 @@ every_prime = pytest.mark.parametrize("p", PRIMES)
 
 def product(p, x, y):
     """By Python's integers."""
-    return np.matmul(x.astype(object), y.astype(object)) % p if x.shape[-1] else np.zeros((*x.shape[:-1], y.shape[-1]), int)
+    return (
+        np.matmul(x.astype(object), y.astype(object)) % p
+        if x.shape[-1]
+        else np.zeros((*x.shape[:-1], y.shape[-1]), int)
+    )
 
 
 def right(p, x, y):
@@ -72,7 +76,9 @@ def worst(p, k):
 
 def test_plans_of_all_kinds_are_in_use():
     assert {digits(p) for p in PRIMES} == {(0, 0), (1, 0), (1, 1), (2, 1), (3, 1), (2, 2), (3, 3)}
-    assert digits(2097143) == (0, 0) and digits(2**31 - 1) == (2, 1) and digits(2**61 - 1) == (3, 3) and len(EDGES) >= 10
+    assert (
+        digits(2097143) == (0, 0) and digits(2**31 - 1) == (2, 1) and digits(2**61 - 1) == (3, 3) and len(EDGES) >= 10
+    )
 
 
 @every_prime
@@ -92,7 +98,9 @@ def test_no_sum_exceeds_what_is_exact(p):
 @every_prime
 def test_digits_are_as_small_as_the_plan_says(p):
     powers = [2**i for i in range(61)]
-    x = np.array([[v % p for v in (p // 2, p // 2 + 1, p - 2, *powers, *(q - 1 for q in powers), *(p - q for q in powers))]])
+    x = np.array(
+        [[v % p for v in (p // 2, p // 2 + 1, p - 2, *powers, *(q - 1 for q in powers), *(p - q for q in powers))]]
+    )
     for counts in WAYS:
         way = cut(p, *counts)
         for count, size in zip(counts, way.sizes, strict=True):
@@ -107,7 +115,9 @@ def test_digits_are_as_small_as_the_plan_says(p):
 @every_prime
 def test_worst_case(p):
     block = plan(p, TERMS).block
-    for k in sorted({1, 2, TERMS, 1500, *(k for m in (1, 2, 3) for k in (m * block - 1, m * block, m * block + 1) if 0 < k <= 1600)}):
+    for k in sorted(
+        {1, 2, TERMS, 1500, *(k for m in (1, 2, 3) for k in (m * block - 1, m * block, m * block + 1) if 0 < k <= 1600)}
+    ):
         rows = worst(p, k)
         assert right(p, rows, rows.T), k
         mixed = np.random.default_rng(k).permuted(rows, axis=0)  # of both signs
@@ -172,7 +182,9 @@ def test_the_cheapest_plan_is_taken():
 # Shapes and memory
 
 sides = st.integers(0, 5)
-some_prime = st.sampled_from([2, 10007, 2097143, prime(2**24), prime(2**26), 2**31 - 1, prime(2**35), prime(2**44), 2**61 - 1])
+some_prime = st.sampled_from(
+    [2, 10007, 2097143, prime(2**24), prime(2**26), 2**31 - 1, prime(2**35), prime(2**44), 2**61 - 1]
+)
 
 
 @st.composite
@@ -211,7 +223,10 @@ def test_shapes_and_layouts(p, M, K, N, leads, data):
 @pytest.mark.parametrize("lead", [((), ()), ((3,), ()), ((), (3,)), ((2, 1), (1, 3))])
 def test_large_matrices_one_by_one(p, lead):
     """Those that are taken out of a batch are right: x (y c) = (x y) c for a random c, but for one in p (Freivalds)."""
-    x, y = np.random.default_rng(1).integers(0, p, (*lead[0], 190, 180)), np.random.default_rng(2).integers(0, p, (*lead[1], 180, 185))
+    x, y = (
+        np.random.default_rng(1).integers(0, p, (*lead[0], 190, 180)),
+        np.random.default_rng(2).integers(0, p, (*lead[1], 180, 185)),
+    )
     assert x.shape[-2] * y.shape[-1] > PIECE
     got = GF(p).wrap((x,)) @ GF(p).wrap((y,))
     column = np.random.default_rng(3).integers(0, p, (185, 1))
@@ -225,12 +240,21 @@ def test_large_matrices_one_by_one(p, lead):
 @every_prime
 @pytest.mark.parametrize("size", [1, 100, PIECE + 3])
 def test_arithmetic_at_the_edges(p, size):
-    values = [v % p for v in (0, 1, 2, p // 2, p // 2 + 1, p - 2, p - 1, 2**31 - 1, 2**31, 2**31 + 1, p - 2**31, p // 3 * 2)]
+    values = [
+        v % p for v in (0, 1, 2, p // 2, p // 2 + 1, p - 2, p - 1, 2**31 - 1, 2**31, 2**31 + 1, p - 2**31, p // 3 * 2)
+    ]
     pairs = np.array(list(itertools.product(values, values)))
     x, y = np.resize(pairs[:, 0], size), np.resize(pairs[:, 1], size)
     a, b = GF(p).wrap((x,)), GF(p).wrap((y,))
     X, Y = x.astype(object), y.astype(object)
-    for got, want in ((a + b, X + Y), (a - b, X - Y), (-a, -X), (a * b, X * Y), (a * b[:1], X * Y[:1]), (a + b[:1], X + Y[:1])):
+    for got, want in (
+        (a + b, X + Y),
+        (a - b, X - Y),
+        (-a, -X),
+        (a * b, X * Y),
+        (a * b[:1], X * Y[:1]),
+        (a + b[:1], X + Y[:1]),
+    ):
         assert got.planes[0].dtype == np.int64 and np.array_equal(got.planes[0], want % p)
     top = GF(p).broadcast_to(GF(p).convert(-1), (size, 2))
     assert GF(p).sum(top, axis=0).tolist() == [-size % p] * 2 and GF(p).sum(a, axis=0).tolist() == sum(X.tolist()) % p
@@ -245,7 +269,15 @@ def test_large_operands_in_any_order_of_memory(p, order):
     kept, row = (x.copy(), y.copy()), np.broadcast_to(y[:, :1], shape)
     a, b, c = (GF(p).wrap((z,)) for z in (x, y, row))
     X, Y, Z = (z.astype(object) for z in (x, y, row))
-    for got, want in ((a + b, X + Y), (-b, -Y), (b * b, Y * Y), (a * b, X * Y), (c * c, Z * Z), (c + c, Z + Z), (b * c, Y * Z)):
+    for got, want in (
+        (a + b, X + Y),
+        (-b, -Y),
+        (b * b, Y * Y),
+        (a * b, X * Y),
+        (c * c, Z * Z),
+        (c + c, Z + Z),
+        (b * c, Y * Z),
+    ):
         assert np.array_equal(got.planes[0], want % p)
     assert np.array_equal(x, kept[0]) and np.array_equal(y, kept[1])  # only what is fresh is changed in place
 

@@ -10,8 +10,9 @@ from assertions import says
 from scipy import stats
 
 import refimpl as ri
-from refimpl import GF, MP, QQ, Config, Float, NotDefined, Rotary, convert, generate, generation, random_model
-from refimpl.recurrent import Rwkv
+from refimpl import GF, MP, QQ, Config, Float, NotDefined, Rotary, convert, generate, random_model
+from refimpl.model import generation
+from refimpl.model.rwkv import Rwkv
 
 SMALL = {"layers": 2, "width": 6, "heads": 2, "d": 4, "m": 3, "hidden": 5, "vocabulary": 23, "tied": False}
 CONFIGS: dict[str, Any] = {
@@ -31,7 +32,9 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6]
 def model(kind: str = "linear") -> ri.Model:
     """One that says more than one thing."""
     found = random_model(Float(), CONFIGS[kind], seed=2)
-    return ri.Model(found.config, {name: 2 * x if name.endswith(("W_V", "W_O")) else x for name, x in found.weights.items()})
+    return ri.Model(
+        found.config, {name: 2 * x if name.endswith(("W_V", "W_O")) else x for name, x in found.weights.items()}
+    )
 
 
 def from_scratch(m: ri.Model, text: list[int], n: int, form: Any) -> list[int]:
@@ -109,7 +112,9 @@ def test_two_ids_in_a_row_have_their_joint_distribution() -> None:
         a, b = generate(m, [1, 0], 2, temperature=T, seed=seed)
         counts[a, b] += 1
     assert surprise(counts.ravel(), joint.ravel()) > 1e-6
-    assert surprise(counts.ravel(), np.outer(first, first).ravel()) < 1e-6  # what a second draw from the first logits would give
+    assert (
+        surprise(counts.ravel(), np.outer(first, first).ravel()) < 1e-6
+    )  # what a second draw from the first logits would give
 
 
 def test_the_seed_decides() -> None:
@@ -129,7 +134,9 @@ def test_near_temperature_0_the_likeliest_is_drawn(T: float) -> None:
 def test_of_equals_greedy_takes_the_first_and_a_draw_takes_each() -> None:
     logits = np.array([0.0, 2, 2, 2])
     assert generation.pick(logits, 0, np.random.default_rng(0)) == 1
-    counts = np.bincount([generation.pick(logits, 5e-324, np.random.default_rng(seed)) for seed in range(600)], minlength=4)
+    counts = np.bincount(
+        [generation.pick(logits, 5e-324, np.random.default_rng(seed)) for seed in range(600)], minlength=4
+    )
     assert counts[0] == 0 and surprise(counts[1:], np.full(3, 1 / 3)) > 1e-6
 
 
@@ -171,23 +178,56 @@ def test_the_model_stays_as_it_was() -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(("arguments", "options", "error", "message"), [
-    ((TEXT, -1), {}, ValueError, "generate: `tokens` must be an integer ≥ 0, got -1"),
-    ((TEXT, 1.5), {}, ValueError, "generate: `tokens` must be an integer ≥ 0, got 1.5"),
-    ((TEXT, True), {}, ValueError, "generate: `tokens` must be an integer ≥ 0, got True"),
-    ((TEXT, 1), {"seed": -1}, ValueError, "generate: `seed` must be an integer ≥ 0, got -1"),
-    ((TEXT, 1), {"seed": "x"}, ValueError, "generate: `seed` must be an integer ≥ 0, got 'x'"),
-    ((TEXT, 1), {"temperature": -0.5}, ValueError, "generate: `temperature` must be a finite number ≥ 0, got -0.5"),
-    ((TEXT, 1), {"temperature": float("nan")}, ValueError, "generate: `temperature` must be a finite number ≥ 0, got nan"),
-    ((TEXT, 1), {"temperature": float("inf")}, ValueError, "generate: `temperature` must be a finite number ≥ 0, got inf"),
-    ((TEXT, 1), {"temperature": True}, ValueError, "generate: `temperature` must be a finite number ≥ 0, got True"),
-    ((TEXT, 1), {"temperature": "hot"}, ValueError, "generate: `temperature` must be a finite number ≥ 0, got 'hot'"),
-    (([], 1), {}, ValueError, "generate: `text` must be one text of token ids, one or more, got none"),
-    (([[1, 2], [3, 4]], 1), {}, ValueError, "generate: `text` must be one text of token ids, one or more, got a batch of shape (2, 2)"),
-    ((np.ones((3, 6)), 1), {}, ValueError, "generate: `text` must be one text of token ids, one or more, got vectors"),
-    (("text", 1), {}, TypeError, "generate: `text` must be token ids (..., tokens) or an array of vectors, got 'text'"),
-    (([1, 23], 1), {}, ValueError, "generate: `text` must hold ids from 0 to 22, got 23 at token 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((TEXT, -1), {}, ValueError, "generate: `tokens` must be an integer ≥ 0, got -1"),
+        ((TEXT, 1.5), {}, ValueError, "generate: `tokens` must be an integer ≥ 0, got 1.5"),
+        ((TEXT, True), {}, ValueError, "generate: `tokens` must be an integer ≥ 0, got True"),
+        ((TEXT, 1), {"seed": -1}, ValueError, "generate: `seed` must be an integer ≥ 0, got -1"),
+        ((TEXT, 1), {"seed": "x"}, ValueError, "generate: `seed` must be an integer ≥ 0, got 'x'"),
+        ((TEXT, 1), {"temperature": -0.5}, ValueError, "generate: `temperature` must be a finite number ≥ 0, got -0.5"),
+        (
+            (TEXT, 1),
+            {"temperature": float("nan")},
+            ValueError,
+            "generate: `temperature` must be a finite number ≥ 0, got nan",
+        ),
+        (
+            (TEXT, 1),
+            {"temperature": float("inf")},
+            ValueError,
+            "generate: `temperature` must be a finite number ≥ 0, got inf",
+        ),
+        ((TEXT, 1), {"temperature": True}, ValueError, "generate: `temperature` must be a finite number ≥ 0, got True"),
+        (
+            (TEXT, 1),
+            {"temperature": "hot"},
+            ValueError,
+            "generate: `temperature` must be a finite number ≥ 0, got 'hot'",
+        ),
+        (([], 1), {}, ValueError, "generate: `text` must be one text of token ids, one or more, got none"),
+        (
+            ([[1, 2], [3, 4]], 1),
+            {},
+            ValueError,
+            "generate: `text` must be one text of token ids, one or more, got a batch of shape (2, 2)",
+        ),
+        (
+            (np.ones((3, 6)), 1),
+            {},
+            ValueError,
+            "generate: `text` must be one text of token ids, one or more, got vectors",
+        ),
+        (
+            ("text", 1),
+            {},
+            TypeError,
+            "generate: `text` must be token ids (..., tokens) or an array of vectors, got 'text'",
+        ),
+        (([1, 23], 1), {}, ValueError, "generate: `text` must hold ids from 0 to 22, got 23 at token 1"),
+    ],
+)
 def test_what_is_refused(arguments: Any, options: Any, error: type, message: str) -> None:
     with says(error, message) as raised:
         generate(model(), *arguments, **options)  # before the first id is asked for
@@ -200,7 +240,9 @@ def test_models_that_are_refused() -> None:
     with says(ValueError, "generate: `model` must have a vocabulary, got one from vectors to vectors"):
         generate(random_model(Float(), Config(layers=1, width=4), 0), [1], 1)
     with says(NotDefined, "maximum is not defined in GF(10007); generate needs an ordered system"):
-        generate(random_model(GF(10007), Config(layers=1, width=2, norm="none", phi="identity", vocabulary=3), 0), [1], 1)
+        generate(
+            random_model(GF(10007), Config(layers=1, width=2, norm="none", phi="identity", vocabulary=3), 0), [1], 1
+        )
     for kind in ("linear", "softmax", "RWKV-5.2"):
         with says(ValueError, "generate: `model` must carry one prompt, got a batch of shape (2,)"):
             generate(convert(model(kind), [[1, 2], [3, 4]]), [1], 1)
@@ -208,5 +250,8 @@ def test_models_that_are_refused() -> None:
         generate(model("table"), TEXT, 24)
     with says(ValueError, "generate: `tokens` must be at most 20 after this text, for a table of 30 positions, got 21"):
         generate(convert(model("table"), [1, 2, 3], restart=False), TEXT, 21)
-    with says(ValueError, "transformer: `text` must fit the table of 30 absolute positions, got 31 tokens read from position 0 on"):
+    with says(
+        ValueError,
+        "transformer: `text` must fit the table of 30 absolute positions, got 31 tokens read from position 0 on",
+    ):
         generate(model("table"), [1] * 31, 1)

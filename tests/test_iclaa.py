@@ -25,13 +25,15 @@ from real_weights import folder
 from strategies import SEEDS
 
 import refimpl as ri
-from refimpl import MP, QQ, Best, Compression, Config, Float, Memory, NotDefined, Points, Rotary, balls, checkpoint, convert, files
-from refimpl.compression import KINDS, RANDOM
-from refimpl.random_features import random_features
-from refimpl.rope import LAYOUTS
-from refimpl.verify import iclaa
+from refimpl import MP, QQ, Best, Compression, Config, Float, Memory, NotDefined, Points, Rotary, balls, convert
+from refimpl.attention.random_features import random_features
+from refimpl.attention.rope import LAYOUTS
+from refimpl.files import checkpoint
+from refimpl.files import safetensors as files
+from refimpl.prompt.compression import KINDS, RANDOM
 from refimpl.verify.check import Draws, check
 from refimpl.verify.theorem import Numbers
+from refimpl.verify.theorems import iclaa
 
 F, B = Float(), balls(30)
 all_kinds = pytest.mark.parametrize("kind", KINDS)
@@ -75,12 +77,21 @@ class Scene:
 def scenes(draw, *, absolute, layers=2):
     """Like GPT-2 (a table of positions, layer norm, gelu, biases) or like Llama (RoPE, shared keys, rms norm, a gated MLP)."""
     groups, shared, d, m = (draw(st.integers(1, most)) for most in (2, 2, 4, 3))
-    common = {"phi": "softmax", "hidden": draw(st.integers(0, 3)), "vocabulary": 5, "tied": draw(st.booleans()), "d": d, "m": m}
+    common = {
+        "phi": "softmax",
+        "hidden": draw(st.integers(0, 3)),
+        "vocabulary": 5,
+        "tied": draw(st.booleans()),
+        "d": d,
+        "m": m,
+    }
     if absolute:
         config = Config(layers, 3, groups * shared, norm="layer", activation="gelu", biased=True, table=20, **common)
     else:
         rope = Rotary(2 * draw(st.integers(0, d // 2)), draw(st.sampled_from(LAYOUTS)), "before")
-        config = Config(layers, 3, groups * shared, groups, norm="rms", activation="silu", gated=True, rope=rope, **common)
+        config = Config(
+            layers, 3, groups * shared, groups, norm="rms", activation="silu", gated=True, rope=rope, **common
+        )
     lead = draw(st.sampled_from([(), (2,), (2, 1)]))
     return Scene(config, draw(st.integers(0, 5)), draw(st.integers(0, 4)), lead, draw(st.booleans()), draw(SEEDS))
 
@@ -91,7 +102,9 @@ def prompted(model, prompt, text, **options):
 
 
 @pytest.mark.parametrize("absolute", [True, False], ids=["GPT", "Llama"])
-@given(data=st.data(), mask=st.sampled_from(["causal", "full"]), restart=st.booleans(), chunk=st.none() | st.integers(1, 3))
+@given(
+    data=st.data(), mask=st.sampled_from(["causal", "full"]), restart=st.booleans(), chunk=st.none() | st.integers(1, 3)
+)
 def test_without_a_map_conversion_is_exact(absolute, data, mask, restart, chunk):
     """By the cache itself, in pieces or not, and by a memory that holds all of it; batches of prompts, ids or vectors."""
     scene = data.draw(scenes(absolute=absolute))
@@ -129,7 +142,10 @@ def test_positions_kept_and_restarted_both_run_and_differ():
     model = ri.random_model(F, Config(2, 4, 2, d=3, m=2, phi="softmax", vocabulary=7, table=20), 0)
     prompt, text = [3, 1, 4, 1, 5], [2, 6, 5]
     want = prompted(model, np.array(prompt), np.array(text))
-    with says(NotDefined, "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on"):
+    with says(
+        NotDefined,
+        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
+    ):
         convert(model, prompt)
     kept, restarted = convert(model, prompt, restart=False), convert(model, prompt, by=asked("cache"))
     assert (kept.position, restarted.position) == (5, 0)
@@ -137,8 +153,13 @@ def test_positions_kept_and_restarted_both_run_and_differ():
     assert off[0] <= 2.0**-45 < 1e-3 < off[1] < 1
     for by in (asked("positive", 64), asked("cholesky", 3)):
         a, b = (convert(model, prompt, restart=restart, by=by) for restart in (False, True))
-        assert np.all(np.isfinite(a(text))) and np.all(np.isfinite(b(text))) and np.linalg.norm(a(text) - b(text)) > 1e-3
-    with says(ValueError, "transformer: `text` must fit the table of 20 absolute positions, got 16 tokens read from position 5 on"):
+        assert (
+            np.all(np.isfinite(a(text))) and np.all(np.isfinite(b(text))) and np.linalg.norm(a(text) - b(text)) > 1e-3
+        )
+    with says(
+        ValueError,
+        "transformer: `text` must fit the table of 20 absolute positions, got 16 tokens read from position 5 on",
+    ):
         kept([0] * 16)
     assert restarted([0] * 16).shape == (16, 7)
 
@@ -216,10 +237,15 @@ def similarity(kind, memory, at, keys, turn=0, rope=None):
     if kind == "clusters":
         centre = [min(points, key=lambda p, y=y: sum((a - b) ** 2 for a, b in zip(p, y, strict=True))) for y in keys]
         return lambda x: [real.exp(dot(x, c)) for c in centre]
-    own = [min(range(len(keys)), key=lambda j, p=p: sum((a - b) ** 2 for a, b in zip(keys[j], p, strict=True))) for p in points]
+    own = [
+        min(range(len(keys)), key=lambda j, p=p: sum((a - b) ** 2 for a, b in zip(keys[j], p, strict=True)))
+        for p in points
+    ]
     if kind == "tokens":  # each as often as it was drawn, 1/(r p) times: its p is a float, see the next test but one
         weight = [real.exp(a) for a in middles(memory.scale[at, :])]
-        return lambda x: [sum(w for i, w in zip(own, weight, strict=True) if i == j) * real.exp(dot(x, y)) for j, y in enumerate(keys)]
+        return lambda x: [
+            sum(w for i, w in zip(own, weight, strict=True) if i == j) * real.exp(dot(x, y)) for j, y in enumerate(keys)
+        ]
     K = real.matrix([[real.exp(dot(keys[i], keys[j])) for j in own] for i in own])
     coefficient = [real.lu_solve(K, real.matrix([real.exp(dot(keys[i], y)) for i in own])) for y in keys]
     return lambda x: [sum(real.exp(dot(x, keys[i])) * c for i, c in zip(own, row, strict=True)) for row in coefficient]
@@ -244,7 +270,17 @@ class Layer:
 
     @property
     def config(self):
-        return Config(1, self.width, self.groups * self.shared, self.groups, self.d, self.m, phi="softmax", norm="none", rope=self.rope)
+        return Config(
+            1,
+            self.width,
+            self.groups * self.shared,
+            self.groups,
+            self.d,
+            self.m,
+            phi="softmax",
+            norm="none",
+            rope=self.rope,
+        )
 
     def model(self, system, seed):
         weights = ri.random_model(F, self.config, seed).weights
@@ -295,7 +331,11 @@ class Layer:
         return QQ.convert([[exactly(a) for a in row] for row in out])
 
 
-SHAPES = [Layer(rope=Rotary(4, "half", "before")), Layer(1, 2, 3, 3, Rotary(2, "interleaved", "before")), Layer(2, 1, 2, 1, None)]
+SHAPES = [
+    Layer(rope=Rotary(4, "half", "before")),
+    Layer(1, 2, 3, 3, Rotary(2, "interleaved", "before")),
+    Layer(2, 1, 2, 1, None),
+]
 ONE = 17  # a seed
 
 
@@ -333,9 +373,14 @@ def test_tokens_weigh_by_the_attention_they_are_expected_to_get(layer):
     prompt, model = text(M, 1), layer.model(F, ONE)
     ((memory,),) = carried(convert(model, prompt, by=asked("tokens", r)))
     for g in range(layer.groups):
-        k, q = layer.heads("K", numbers(prompt), ONE)[g], layer.heads("Q", numbers(prompt), ONE)[g * layer.shared : (g + 1) * layer.shared]
+        k, q = (
+            layer.heads("K", numbers(prompt), ONE)[g],
+            layer.heads("Q", numbers(prompt), ONE)[g * layer.shared : (g + 1) * layer.shared],
+        )
         keys = np.array([[float(root * a) for a in turned(row, j - M, layer.rope)] for j, row in enumerate(k)])
-        queries = np.array([[float(root * a) for a in turned(row, j, layer.rope)] for head in q for j, row in enumerate(head)])
+        queries = np.array(
+            [[float(root * a) for a in turned(row, j, layer.rope)] for head in q for j, row in enumerate(head)]
+        )
         a = np.exp(queries @ keys.T)
         p = 0.5 / M + 0.5 * np.mean(a / a.sum(axis=-1, keepdims=True), axis=0)
         own = [np.argmin(((keys - point) ** 2).sum(-1)) for point in memory.phi.points[g]]
@@ -360,7 +405,9 @@ def test_two_prompts_of_one_seed_share_one_memory(kind, layer):
     assert holds(converted, layer, layer.oracle(ONE, [first, second], given_text, memories), given_text)
 
 
-@pytest.mark.parametrize("kinds", [("positive", "orthogonal"), ("positive", "cholesky"), ("clusters", "nystrom"), ("tokens", "tokens")])
+@pytest.mark.parametrize(
+    "kinds", [("positive", "orthogonal"), ("positive", "cholesky"), ("clusters", "nystrom"), ("tokens", "tokens")]
+)
 def test_prompts_of_different_maps_keep_two_memories(kinds):
     layer, first, second, given_text = SHAPES[0], text(5, 1), text(6, 3), text(2, 2)
     converted = convert(layer.model(B, ONE), B.convert(first), by=asked(kinds[0], 3))
@@ -394,7 +441,9 @@ def test_strength(kind, strength):
     converted = convert(layer.model(B, ONE), B.convert(prompt), by=asked(kind), strength=strength)
     ((memory,),) = carried(converted)
     known = "nystrom" if kind == "cache" else kind
-    want = layer.oracle(ONE, [prompt], given_text, [(memory, known, 0)], strength=real.mpf(strength.numerator) / strength.denominator)
+    want = layer.oracle(
+        ONE, [prompt], given_text, [(memory, known, 0)], strength=real.mpf(strength.numerator) / strength.denominator
+    )
     assert holds(converted, layer, want, given_text)
 
 
@@ -415,10 +464,16 @@ def test_strengths_of_both_signs_share_a_memory():
         assert np.all(np.isfinite(memory.S)) and np.all(np.isfinite(both(given_text)))
 
 
-@given(chunk=st.integers(1, 5), lead=st.sampled_from([(), (2,)]), kind=st.sampled_from(["positive", "simplex", "trigonometric", "nystrom"]))
+@given(
+    chunk=st.integers(1, 5),
+    lead=st.sampled_from([(), (2,)]),
+    kind=st.sampled_from(["positive", "simplex", "trigonometric", "nystrom"]),
+)
 def test_pieces_make_the_same_memory(chunk, lead, kind):
     """Two layers: the keys of the second depend on what the first saw of earlier pieces."""
-    model = ri.random_model(B, Config(2, 3, 2, 1, 2, 2, phi="softmax", norm="none", rope=Rotary(2, placement="before")), 1)
+    model = ri.random_model(
+        B, Config(2, 3, 2, 1, 2, 2, phi="softmax", norm="none", rope=Rotary(2, placement="before")), 1
+    )
     prompt, given_text = B.random((*lead, 5, 3), 2), B.random((*lead, 2, 3), 3)
     whole, pieces = (convert(model, prompt, by=asked(kind, 4), chunk=c)(given_text) for c in (None, chunk))
     assert B.equal(whole, pieces) and informative(B, whole)
@@ -433,7 +488,9 @@ def test_pieces_from_an_iterator_make_the_same_memory():
 @all_kinds
 def test_batches_of_prompts(kind):
     """Each prompt of a batch has its own memory, through one map; the input may be one for all or one for each."""
-    model = ri.random_model(F, Config(2, 4, 4, 2, 3, 2, phi="softmax", vocabulary=6, rope=Rotary(2, placement="before")), 1)
+    model = ri.random_model(
+        F, Config(2, 4, 4, 2, 3, 2, phi="softmax", vocabulary=6, rope=Rotary(2, placement="before")), 1
+    )
     prompts = np.random.default_rng(0).integers(0, 6, (3, 8))
     together = convert(model, prompts, by=asked(kind))
     out = together([1, 2])
@@ -517,7 +574,10 @@ def turned_once(model, kind):
 
 SAVED = {
     **{kind: lambda model, kind=kind: convert(model, [1, 2, 3, 4, 5], by=asked(kind)) for kind in KINDS},
-    **{f"{kind}, turned": lambda model, kind=kind: turned_once(model, kind) for kind in (*RANDOM[:-1], "cholesky", "directions")},
+    **{
+        f"{kind}, turned": lambda model, kind=kind: turned_once(model, kind)
+        for kind in (*RANDOM[:-1], "cholesky", "directions")
+    },
     "cache alone": lambda model: convert(model, [1, 2, 3]),
     "rank": lambda model: convert(model, [1, 2, 3, 4, 5], by=Compression("positive", 6, rank=2)),
     "best": lambda model: convert(model, [1, 2, 3, 4, 5], by=Best(budget=700)),
@@ -526,7 +586,7 @@ SAVED = {
     "two and tokens": lambda model: convert(convert(model, [1, 2, 3], by=asked("positive")), [4, 5]),
     "turned twice": lambda model: convert(turned_once(model, "positive"), [1, 2], by=asked("positive")),
     "restart=False": lambda model: convert(model, [1, 2, 3, 4, 5], by=asked("positive"), restart=False),
-}  # fmt: skip
+}
 
 
 def bits(x):
@@ -550,7 +610,9 @@ def same(a, b):
 def test_save_and_load(what, dtype, tmp_path):
     """Every kind of memory, alone and with the model, bit for bit; and the outputs too."""
     model = ri.random_model(
-        Float("numpy", dtype), Config(2, 4, 4, 2, 4, 3, phi="softmax", vocabulary=6, rope=Rotary(4, "half", "before")), 1
+        Float("numpy", dtype),
+        Config(2, 4, 4, 2, 4, 3, phi="softmax", vocabulary=6, rope=Rotary(4, "half", "before")),
+        1,
     )
     converted, path = SAVED[what](model), tmp_path / "m"
     for alone in (True, False):
@@ -564,7 +626,9 @@ def test_save_and_load(what, dtype, tmp_path):
         assert bits(loaded([1, 2])) == bits(converted([1, 2]))
     names = {name.split(".", 2)[2] for name in files.read_safetensors(path).tensors if name.startswith("layers.0.b_")}
     phi = next((memory.phi for memory in converted.biases[0].memories), None)
-    assert ("b_points" in names) == isinstance(phi, Points) and ("b_omega" in names) == what.startswith("directions")  # else a seed
+    assert ("b_points" in names) == isinstance(phi, Points) and ("b_omega" in names) == what.startswith(
+        "directions"
+    )  # else a seed
     assert checkpoint.memory(converted)["biases"] == sum(
         b.k.nbytes + b.v.nbytes + sum(memory.nbytes for memory in b.memories) for b in converted.biases
     )
@@ -575,7 +639,11 @@ def test_a_changed_file_is_refused(tmp_path):
     model = ri.random_model(F, Config(1, 4, d=2, m=2, phi="softmax", vocabulary=6), 1)
     ri.save(path := tmp_path / "m", convert(model, [1, 2, 3], by=asked("positive")), biases_only=True)
     tensors, said, _ = files.read_safetensors(path)
-    for maps in (said["maps"].replace('"turn": 0', '"turn": 1'), said["maps"].replace("positive", "orthogonal"), "[[]]"):
+    for maps in (
+        said["maps"].replace('"turn": 0', '"turn": 1'),
+        said["maps"].replace("positive", "orthogonal"),
+        "[[]]",
+    ):
         files.write_safetensors(path, tensors, said | {"maps": maps})
         with says(ValueError, "`biases` must be the digest of biases, position and prompts: one of these was changed"):
             ri.load(path, model)
@@ -601,7 +669,7 @@ def not_rescaled(a, b):
 
 def with_join(wrong):
     def run(*args, **options):
-        with mock.patch("refimpl.memory.join", wrong):
+        with mock.patch("refimpl.attention.memory.join", wrong):
             return carry(*args, **options)
 
     return run
@@ -697,20 +765,36 @@ BUGS = {
     "carried: means without their weights": ("carried", with_join(without_weights), ("carried_eq_sum",)),
     "carried: only the last token": ("carried", with_join(lambda a, b: b), ("carried_eq_sum",)),
     "carried: the future is seen": ("carried", far_sighted, ("carried_eq_sum",)),
-    "carried: the memory of earlier text is dropped": ("carried", lambda *a, phi, memory=None: carry(*a, phi=phi), ("carried_eq_sum",)),
+    "carried: the memory of earlier text is dropped": (
+        "carried",
+        lambda *a, phi, memory=None: carry(*a, phi=phi),
+        ("carried_eq_sum",),
+    ),
     "write: the scale is dropped": ("write", lambda *a: replace(write(*a), scale=None), ("iclaa",)),
-    "write: one token too few": ("write", lambda phi, y, v: write(phi, y[1:, :], v[1:, :]) if len(y) > 1 else write(phi, y, v), ("iclaa",)),
+    "write: one token too few": (
+        "write",
+        lambda phi, y, v: write(phi, y[1:, :], v[1:, :]) if len(y) > 1 else write(phi, y, v),
+        ("iclaa",),
+    ),
     "write: directions that were not turned": ("write", first_directions(), ("iclaa",)),
     "write: values of another token": ("write", lambda phi, y, v: write(phi, y, v[::-1, :]), ("iclaa",)),
     "attention: the memory is forgotten": ("attention", remembering(lambda m: None), ("iclaa",)),
     "attention: the scale is not read": ("attention", remembering(lambda m: replace(m, scale=None)), ("iclaa",)),
-    "attention: c for √c": ("attention", remembering(lambda m: replace(m, phi=Elsewhere(m.phi, lambda x: x / 2))), ("iclaa",)),
+    "attention: c for √c": (
+        "attention",
+        remembering(lambda m: replace(m, phi=Elsewhere(m.phi, lambda x: x / 2))),
+        ("iclaa",),
+    ),
     "attention: counted twice": ("attention", remembering(lambda m: m.scaled(2)), ("iclaa",)),
     "attention: R_t+M q for R_t q, so R_j for R_j−M": (
-        "attention", lambda *a, cache, **o: attend(*a, cache=replace(cache, position=3), **o), ("iclaa",),
+        "attention",
+        lambda *a, cache, **o: attend(*a, cache=replace(cache, position=3), **o),
+        ("iclaa",),
     ),
     "attention: no RoPE where memories are read": (
-        "attention", lambda q, *a, cache, rope, **o: attend(q, *a, cache=replace(cache, position=-1), rope=rope, **o), ("iclaa",),
+        "attention",
+        lambda q, *a, cache, rope, **o: attend(q, *a, cache=replace(cache, position=-1), rope=rope, **o),
+        ("iclaa",),
     ),
     "convert: keys that were not turned": ("convert", unturned, ("cache_conversion",)),
     "convert: seen as tokens and as a memory": ("convert", both_ways, ("cache_conversion",)),
@@ -719,8 +803,12 @@ BUGS = {
     "landmarks: coefficients that were not solved for": ("landmarks", unsolved, ("nystrom_exact",)),
     "landmarks: half of it": ("landmarks", half_of_it, ("nystrom_exact",)),
     "landmarks: the scale is dropped": ("landmarks", lambda *a: (*iclaa.landmarks(*a)[:3], None), ("nystrom_exact",)),
-    "landmarks: z for 1": ("landmarks", lambda *a: (lambda p, S, z, s: (p, S, None, s))(*iclaa.landmarks(*a)), ("nystrom_exact",)),
-}  # fmt: skip
+    "landmarks: z for 1": (
+        "landmarks",
+        lambda *a: (lambda p, S, z, s: (p, S, None, s))(*iclaa.landmarks(*a)),
+        ("nystrom_exact",),
+    ),
+}
 PAIRS_OF = [(bug, theorem) for bug, (_, _, theorems) in BUGS.items() for theorem in theorems]
 THEOREMS = {t.name: t for t in iclaa.APPROXIMATIONS}
 
@@ -740,7 +828,9 @@ def test_without_a_bug_the_row_is_green(name, system):
     theorem = THEOREMS[name]
     result = check(theorem, system, theorem.cases, FIXED)
     fitting = [case for case in theorem.cases if theorem.fits(case)]
-    vacuous = system.name == "numpy float32" and name == "cache_conversion"  # two layers of norms: of one case nothing is known
+    vacuous = (
+        system.name == "numpy float32" and name == "cache_conversion"
+    )  # two layers of norms: of one case nothing is known
     assert result.verdict in ("WITHIN BOUND", "ENCLOSED") and result.instances >= len(fitting) - vacuous, result
     assert all(case.valid() for case in theorem.cases)
 
@@ -763,7 +853,11 @@ def test_every_pair_of_sides_falls_to_some_bug(name):
 def test_every_entry_is_planted_and_read():
     assert set(iclaa.ICLAA) == {entry for entry, *_ in BUGS.values()}
     tree = ast.walk(ast.parse(inspect.getsource(iclaa)))
-    read = {n.slice.value for n in tree if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == "ICLAA"}
+    read = {
+        n.slice.value
+        for n in tree
+        if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == "ICLAA"
+    }
     assert read == set(iclaa.ICLAA) and {theorem for _, theorem in PAIRS_OF} == set(THEOREMS)
 
 

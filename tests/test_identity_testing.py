@@ -83,7 +83,7 @@ def test_a_rotation_has_degree_twice_its_position(position):
 
 def attention(form, normalise, start, phi="identity", placement=None):
     """A form as a function of q, k, v, a starting state and a point of the circle."""
-    r, phi = {"identity": (2, ri.identity), "polynomial": (9, ri.polynomial(2))}[phi]
+    r, phi = {"identity": (2, ri.feature_maps.identity), "polynomial": (9, ri.feature_maps.polynomial(2))}[phi]
 
     def f(q, k, v, S, z, t):
         rope = placement and ri.Rope(ri.power_table(*ri.circle_point(t)), placement=placement)
@@ -107,7 +107,11 @@ def test_degrees_of_linear_attention_are_bounds(form, normalise):
     assert plain[False] == [[[3], [3]], [[D], [D]]]
     # The first token sees only itself: normalised, it is v_0, and that q_0·k_0 cancels is not seen.
     assert truth(normalise, False) == ([[[1], [3]], [[0], [2]]] if normalise else plain[False])
-    assert computed(*attention(form, normalise, False, "polynomial"))[0][1] == truth(normalise, False, "polynomial")[0][1] == [5]
+    assert (
+        computed(*attention(form, normalise, False, "polynomial"))[0][1]
+        == truth(normalise, False, "polynomial")[0][1]
+        == [5]
+    )
     for options in [("polynomial",), ("identity", "after"), ("identity", "before")]:
         assert bounds(computed(*attention(form, normalise, True, *options)), truth(normalise, True, *options))
 
@@ -232,7 +236,11 @@ def test_delta_and_divisors_of_two_forms():
     left, right = (form(q, k, v)[0] for form in (ri.linear_attention_chunked, ri.linear_attention))
     assert (degree(left, right), numbers.divided) == (3 + 2, 2 * 3 * 2)  # that their denominators are equal is not seen
     assert degree(right, right * right) == 3 + 3  # here it is
-    assert degree(numbers.convert([0, 5]), numbers.convert([0, 7])) == 0 == degree(numbers.zeros((0,)), numbers.zeros((0,)))
+    assert (
+        degree(numbers.convert([0, 5]), numbers.convert([0, 7]))
+        == 0
+        == degree(numbers.zeros((0,)), numbers.zeros((0,)))
+    )
 
 
 def test_what_a_far_rotation_is_worth():
@@ -280,5 +288,10 @@ def test_wrong_degrees_are_rejected():
     shapes = [(3, 2)]
     found = true(layers, shapes)
     assert bounds(computed(layers, shapes, Degrees()), found)
-    for wrong in (ForgetsDenominators, ForgetsToAddDegrees, ForgetsToRaiseToTheCommonDenominator, TakesAllDivisorsForOne):
+    for wrong in (
+        ForgetsDenominators,
+        ForgetsToAddDegrees,
+        ForgetsToRaiseToTheCommonDenominator,
+        TakesAllDivisorsForOne,
+    ):
         assert not bounds(computed(layers, shapes, wrong()), found), wrong

@@ -14,9 +14,9 @@ import pytest
 import refimpl as ri
 from refimpl.errors import ZeroDenominator
 from refimpl.verify.check import Draws, check
-from refimpl.verify.iclca import CONVERSION
-from refimpl.verify.identities import FORMS
-from refimpl.verify.large import GPT2_SMALL, shape
+from refimpl.verify.theorems.iclca import CONVERSION
+from refimpl.verify.theorems.identities import FORMS
+from refimpl.verify.theorems.large import GPT2_SMALL, shape
 
 CONVERTED = CONVERSION["convert"]
 BENCHMARK = Path(__file__).parent / "benchmarks" / "conversion.py"
@@ -38,7 +38,9 @@ def test_a_small_one_is_equal(seed):
 def test_its_shape_is_that_of_gpt2_small():
     (case,) = GPT2_SMALL.more(0)
     weights = sum(int(np.prod(s)) for s in case.config(None).shapes.values())
-    assert weights == 12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 64  # as in GPT-2 without its tables, and 32 circle points
+    assert (
+        weights == 12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 64
+    )  # as in GPT-2 without its tables, and 32 circle points
 
 
 def test_a_zero_denominator_is_drawn_again_and_counted(monkeypatch):
@@ -103,7 +105,16 @@ def test_the_converted_side_never_sees_the_prompt(monkeypatch):
 def test_the_benchmark_runs(tmp_path):
     sizes = {"layers": 2, "width": 8, "heads": 2, "vocabulary": 7, "short": 4, "long": 32, "text": 3}
     options = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
-    command = [sys.executable, "-W", "error", str(BENCHMARK), "--quick", "--json", str(tmp_path / "found.json"), *options]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        str(BENCHMARK),
+        "--quick",
+        "--json",
+        str(tmp_path / "found.json"),
+        *options,
+    ]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     found = json.loads((tmp_path / "found.json").read_text())

@@ -20,7 +20,7 @@ from strategies import MAKERS, Problem, problems
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dual, Float, Rounded, RunningError, State, balls
-from refimpl.linear_attention import chunk_length
+from refimpl.attention.linear_attention import chunk_length
 
 FORMS = [ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
 EXACT = [QQ, GF(10007), GF(2**61 - 1), Dual(QQ), Dual(GF(2**31 - 1))]
@@ -60,12 +60,16 @@ def quadratic(x):
 
 # (φ_q, φ_k) of refimpl, the same two in plain Python, and their width.
 PHIS = {
-    "identity": (ri.identity, (plain, plain), lambda d: d),
-    "relu": (ri.relu, (positive, positive), lambda d: d),
-    "quadratic": (ri.polynomial(2), (quadratic, quadratic), lambda d: (d + 1) ** 2),
-    "relu, relu2": ((ri.relu, ri.relu2), (positive, lambda x: [max(a, 0) ** 2 for a in x]), lambda d: d),
+    "identity": (ri.feature_maps.identity, (plain, plain), lambda d: d),
+    "relu": (ri.feature_maps.relu, (positive, positive), lambda d: d),
+    "quadratic": (ri.feature_maps.polynomial(2), (quadratic, quadratic), lambda d: (d + 1) ** 2),
+    "relu, relu2": (
+        (ri.feature_maps.relu, ri.feature_maps.relu2),
+        (positive, lambda x: [max(a, 0) ** 2 for a in x]),
+        lambda d: d,
+    ),
     "taylor2_pair": (
-        ri.taylor2_pair(Fraction(1, 3)),
+        ri.feature_maps.taylor2_pair(Fraction(1, 3)),
         (
             lambda x: [1, *(a / 3 for a in x), *(a * b / 18 for a in x for b in x)],
             lambda x: [1, *x, *(a * b for a in x for b in x)],
@@ -80,10 +84,17 @@ PHIS = {
 def test_definition_equals_plain_python(phi, problem, pad):
     """Against loops over Fractions that share no code with refimpl: φ, RoPE, masks, state, padding, head by head."""
     maps, (phi_q, phi_k), width = PHIS[phi]
-    q, k, v = (QQ.random((*lead, problem.n, w), problem.seed + i) for i, (lead, w) in enumerate(
-        ((problem.lead_q, problem.d), (problem.lead_k, problem.d), (problem.lead_k, problem.m))))  # fmt: skip
+    q, k, v = (
+        QQ.random((*lead, problem.n, w), problem.seed + i)
+        for i, (lead, w) in enumerate(
+            ((problem.lead_q, problem.d), (problem.lead_k, problem.d), (problem.lead_k, problem.m))
+        )
+    )
     r = width(problem.d)
-    S, z = QQ.random((*problem.lead_k, r, problem.m), problem.seed + 3), QQ.random((*problem.lead_k, r), problem.seed + 4)
+    S, z = (
+        QQ.random((*problem.lead_k, r, problem.m), problem.seed + 3),
+        QQ.random((*problem.lead_k, r), problem.seed + 4),
+    )
     keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool) if pad else None
     options: dict = {"mask": problem.mask, "normalise": problem.normalise, "padding": keep, "phi": maps}
     if problem.start:
@@ -101,14 +112,23 @@ def test_definition_equals_plain_python(phi, problem, pad):
 
     def expected(head, key):
         return oracle.attention(
-            q[head].tolist(), k[key].tolist(), v[key].tolist(), phi_q=phi_q, phi_k=phi_k, keep=keep,
-            mask=problem.mask, normalise=options["normalise"], rope=(points, *problem.rope[:2]) if problem.rope else None,
+            q[head].tolist(),
+            k[key].tolist(),
+            v[key].tolist(),
+            phi_q=phi_q,
+            phi_k=phi_k,
+            keep=keep,
+            mask=problem.mask,
+            normalise=options["normalise"],
+            rope=(points, *problem.rope[:2]) if problem.rope else None,
             start=(S[key].tolist(), z[key].tolist(), problem.position) if problem.start else None,
-        )  # fmt: skip
+        )
 
     try:
         o, end = ri.linear_attention(q, k, v, **options)
-    except ri.ZeroDenominator:  # the oracle divides by zero too, unless there is nothing to divide; the rest is compared without division
+    except (
+        ri.ZeroDenominator
+    ):  # the oracle divides by zero too, unless there is nothing to divide; the rest is compared without division
         if problem.m:
             with pytest.raises(ZeroDivisionError):
                 [expected(*pair) for pair in heads]
@@ -157,7 +177,9 @@ def test_split_of_a_prefix(problem, data):
     o, end = ri.linear_attention(q, k, v, **options)
     i = data.draw(st.integers(problem.mask, problem.n))
     head, middle = ri.linear_attention_chunked(*(x[..., :i, :] for x in (q, k, v)), chunk=problem.chunk, **options)
-    tail, last = ri.linear_attention_recurrent(*(x[..., i:, :] for x in (q, k, v)), **(options | {"state": middle, "mask": "causal"}))
+    tail, last = ri.linear_attention_recurrent(
+        *(x[..., i:, :] for x in (q, k, v)), **(options | {"state": middle, "mask": "causal"})
+    )
     assert QQ.equal(QQ.concat([head, tail], axis=-2), o)
     assert QQ.equal(last.S, end.S)
 
@@ -205,10 +227,16 @@ def test_floats_stay_within_the_bound(form, dtype, phi, problem):
     system = Float("numpy", dtype)
     arrays, options = problem.build(system)
     if phi != "identity":  # signed features may cancel in the denominator; these do not, so the state must not either
-        options |= {"state": State(*(abs(x) for x in (options["state"].S, options["state"].z)), problem.position)} if problem.start else {}
+        options |= (
+            {"state": State(*(abs(x) for x in (options["state"].S, options["state"].z)), problem.position)}
+            if problem.start
+            else {}
+        )
     if phi == "relu":  # one feature of every token is positive where φ sees it, so that no denominator is zero
         q, k, v = arrays
-        arrays = q, k, v = [np.concatenate([abs(x[..., :1]) + x.dtype.type(0.25), x[..., 1:]], axis=-1) for x in (q, k)] + [v]
+        arrays = q, k, v = [
+            np.concatenate([abs(x[..., :1]) + x.dtype.type(0.25), x[..., 1:]], axis=-1) for x in (q, k)
+        ] + [v]
         if problem.rope and problem.rope[1] == "before":
             first = problem.position if problem.start else 0
             arrays = [options["rope"](x, [-p for p in range(first, first + problem.n)]) for x in (q, k)] + [v]
@@ -236,9 +264,17 @@ def test_exact_probes(form, system, data):
     n, r, m, heads = (data.draw(st.integers(*ends)) for ends in ((0, 20), (1, 5), (0, 3), (1, 2)))
     mask = data.draw(st.sampled_from(["causal", "full"]) | st.integers(0, n))
     probe = ri.exact_probe(
-        system, n=n, r=r, m=m, heads=heads, seed=data.draw(st.integers(0, 10**6)), mask=mask, normalise=data.draw(st.booleans()),
-        layout=data.draw(st.sampled_from([None, "half", "interleaved"])), start=data.draw(st.booleans()),
-    )  # fmt: skip
+        system,
+        n=n,
+        r=r,
+        m=m,
+        heads=heads,
+        seed=data.draw(st.integers(0, 10**6)),
+        mask=mask,
+        normalise=data.draw(st.booleans()),
+        layout=data.draw(st.sampled_from([None, "half", "interleaved"])),
+        start=data.draw(st.booleans()),
+    )
     assert probe.mismatch(*form(probe.q, probe.k, probe.v, **probe.options)) is None
 
 
@@ -306,7 +342,7 @@ def test_broadcast_heads_equal_repeated_heads():
 def test_separate_feature_maps():
     q, k, v = (QQ.random((4, 3), i) for i in range(3))
     o, _ = ri.linear_attention(q, k, v, phi=("relu", "identity"), normalise=False)
-    o2, _ = ri.linear_attention(ri.relu(q), k, v, normalise=False)
+    o2, _ = ri.linear_attention(ri.feature_maps.relu(q), k, v, normalise=False)
     assert QQ.equal(o, o2)
 
 
@@ -321,10 +357,10 @@ def test_a_users_own_map():
 def test_absorb_gives_the_state_of_the_forms(problem):
     (q, k, v), options = problem.build(QQ)
     options.pop("mask")
-    state = options.pop("state", None) or ri.no_text(v, problem.d, problem.m, lead=problem.lead_k)
+    state = options.pop("state", None) or ri.state.no_text(v, problem.d, problem.m, lead=problem.lead_k)
     keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool)
     for padding in (None, keep):
-        absorbed = ri.absorb(state, k, v, rope=options.get("rope"), phi=("identity", "relu"), padding=padding)
+        absorbed = ri.state.absorb(state, k, v, rope=options.get("rope"), phi=("identity", "relu"), padding=padding)
         _, end = ri.linear_attention(
             q, k, v, state=state, rope=options.get("rope"), normalise=False, phi=("identity", "relu"), padding=padding
         )
@@ -361,7 +397,9 @@ def test_complex_numbers_are_a_field():
     for form in (ri.linear_attention, *FORMS):
         for normalise in (True, False):
             o, end = form(q, k, v, normalise=normalise)
-            want, S, z, _ = oracle.attention(*(x.tolist() for x in (q, k, v)), phi_q=plain, phi_k=plain, normalise=normalise)
+            want, S, z, _ = oracle.attention(
+                *(x.tolist() for x in (q, k, v)), phi_q=plain, phi_k=plain, normalise=normalise
+            )
             assert o.dtype == np.complex128 and o.tolist() == want and end.S.tolist() == S and end.z.tolist() == z
 
 
@@ -397,7 +435,9 @@ def test_memory_does_not_grow_with_the_text(dtype, mask):
 
     def beyond_output(n):
         x = [abs(Float("numpy", dtype).random((heads, n, width), i)) for i, width in enumerate((r, r, m))]
-        ri.linear_attention_chunked(*x, phi="elu+1", rope=rope, mask=mask, chunk=chunk)  # once, for what is kept from then on
+        ri.linear_attention_chunked(
+            *x, phi="elu+1", rope=rope, mask=mask, chunk=chunk
+        )  # once, for what is kept from then on
         tracemalloc.start()
         o, _ = ri.linear_attention_chunked(*x, phi="elu+1", rope=rope, mask=mask, chunk=chunk)
         peak = tracemalloc.get_traced_memory()[1]
@@ -452,7 +492,7 @@ def test_an_overflow_out_of_sight_does_no_harm():
 @exact_systems
 @given(problem=problems(), rows=st.integers(1, 5))
 def test_rows_of_scores_may_be_made_a_few_at_a_time(system, problem, rows):
-    with mock.patch.object(sys.modules["refimpl.linear_attention"], "ROWS", rows):
+    with mock.patch.object(sys.modules["refimpl.attention.linear_attention"], "ROWS", rows):
         same(system, *problem.solve(system, ri.linear_attention, ri.linear_attention_quadratic))
 
 
@@ -485,7 +525,11 @@ def test_a_map_and_a_table_need_not_know_empty_texts(form):
 def test_a_table_of_too_few_rows_is_refused():
     one_row = ri.Rope(lambda at: (np.full((1, 1), 0.6), np.full((1, 1), 0.8)))
     x = [Float().random((5, 2), i) + 2 for i in range(3)]
-    for use in (ri.linear_attention, *FORMS, lambda q, k, v, rope: ri.absorb(ri.no_text(v, 2, 2), k, v, rope=rope)):
+    for use in (
+        ri.linear_attention,
+        *FORMS,
+        lambda q, k, v, rope: ri.state.absorb(ri.state.no_text(v, 2, 2), k, v, rope=rope),
+    ):
         with pytest.raises(ValueError, match=r"Rope: `positions` must have one entry per token, 5, got 1"):
             use(*x, rope=one_row) if use is not ri.linear_attention_chunked else use(*x, rope=one_row, chunk=5)
 
@@ -499,7 +543,9 @@ def test_nan_is_refused_wherever_it_can_hide(form, name, d, m):
     x[name][1, 3, 0] = np.nan
     options = [{"normalise": False}, {"normalise": False, "state": State(np.zeros((d, m)), None)}, {}]
     for own in options[: 2 if d == 0 else 3]:
-        with pytest.raises(ValueError, match=rf"`{name}` must be finite, got nan or inf at token 3, column 0, head \(1,\)"):
+        with pytest.raises(
+            ValueError, match=rf"`{name}` must be finite, got nan or inf at token 3, column 0, head \(1,\)"
+        ):
             form(*x.values(), **own)
 
 
@@ -525,10 +571,14 @@ def test_later_pieces_are_located_too():
     chunked = functools.partial(ri.linear_attention_chunked, chunk=5)
     with pytest.raises(ValueError, match=r"`k` must be finite, got nan or inf at token 17, column 0, head \(1,\)"):
         chunked(q, at_token(k, 17, np.nan), v, phi="elu+1")
-    with pytest.raises(ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"):
+    with pytest.raises(
+        ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"
+    ):
         chunked(at_token(q, 17, 1e308), k, v, normalise=False)
     padding = np.arange(23) != 3
-    with pytest.raises(ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"):
+    with pytest.raises(
+        ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"
+    ):
         chunked(at_token(at_token(q, 17, 1e308), 3, np.nan), k, v, normalise=False, padding=padding)
 
 
@@ -541,7 +591,9 @@ def test_the_chunk_is_chosen_by_shape_and_dtype(dtype, heads, r, m):
     assert chunk == 32 or heads * chunk**2 * q.itemsize <= 2**18
     assert chunk == 128 or heads * (chunk + 16) ** 2 * q.itemsize > 2**18
     assert chunk_length(q[0], S) == chunk and chunk_length(q, S[0]) == chunk  # heads of either side
-    assert chunk_length(q[None], S[:, None]) == chunk_length(np.broadcast_to(q[None], (heads, *q.shape)), S[0])  # and of both together
+    assert chunk_length(q[None], S[:, None]) == chunk_length(
+        np.broadcast_to(q[None], (heads, *q.shape)), S[0]
+    )  # and of both together
 
 
 def test_the_chunk_for_other_numbers():
@@ -561,5 +613,11 @@ def test_problem_strategy_reaches_the_corners():
 
     collect()
     assert {0, 1}.issubset({p.n for p in seen}) and any(p.d % 2 for p in seen) and any(p.m == 0 for p in seen)
-    assert any(p.mask == "full" for p in seen) and any(isinstance(p.mask, int) for p in seen) and any(p.start for p in seen)
-    assert {p.rope[:2] for p in seen if p.rope} == {(a, b) for a in ("half", "interleaved") for b in ("after", "before")}
+    assert (
+        any(p.mask == "full" for p in seen)
+        and any(isinstance(p.mask, int) for p in seen)
+        and any(p.start for p in seen)
+    )
+    assert {p.rope[:2] for p in seen if p.rope} == {
+        (a, b) for a in ("half", "interleaved") for b in ("after", "before")
+    }

@@ -18,10 +18,22 @@ from test_backends import BACKENDS, kept
 from test_random_features import backends, drawn
 
 import refimpl as ri
-from refimpl import MP, Float, KVCache, Memory, NotDefined, NotFinite, Points, Rope, RunningError, ZeroDenominator, balls
-from refimpl.memory import join, linear_attention_carried, remembered, write
-from refimpl.random_features import KINDS, PAIRS, RandomFeatures
-from refimpl.rope import LAYOUTS
+from refimpl import (
+    MP,
+    Float,
+    KVCache,
+    Memory,
+    NotDefined,
+    NotFinite,
+    Points,
+    Rope,
+    RunningError,
+    ZeroDenominator,
+    balls,
+)
+from refimpl.attention.memory import join, linear_attention_carried, remembered, write
+from refimpl.attention.random_features import KINDS, PAIRS, RandomFeatures
+from refimpl.attention.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name
 
@@ -68,7 +80,9 @@ def says_of(memories, x):
 def within_bound(run, system, *arrays):
     """run(numbers, *arrays) in floats, against itself at 40 digits, within the errors that RunningError follows through it."""
     got = run(system, *arrays)
-    truth, bounded = (run(s, *(s.convert(host(x)) for x in arrays)) for s in (MP(40), RunningError(dtype_name(system.dtype))))
+    truth, bounded = (
+        run(s, *(s.convert(host(x)) for x in arrays)) for s in (MP(40), RunningError(dtype_name(system.dtype)))
+    )
     found = ri.judge(got, truth, bounded.system.error(bounded))
     assert found.verdict in ("WITHIN BOUND", "EXACT") and not found.vacuous, found
     return got
@@ -204,7 +218,9 @@ def test_a_prompt_may_be_split_anywhere(kind, at, seed):
     def run(system, q, k, v, x, split):
         phi = made(kind, 6, 4, system)
         first, memory = linear_attention_carried(q[:, :split, :], k[:, :split, :], v[:, :split, :], phi=phi)
-        rest, memory = linear_attention_carried(q[:, split:, :], k[:, split:, :], v[:, split:, :], phi=phi, memory=memory)
+        rest, memory = linear_attention_carried(
+            q[:, split:, :], k[:, split:, :], v[:, split:, :], phi=phi, memory=memory
+        )
         num, den, _ = memory.read(x)
         return system.xp.concat([first, rest, num / den], axis=-2)
 
@@ -218,7 +234,9 @@ def test_a_prompt_may_be_split_anywhere(kind, at, seed):
     got, analysis = run(F, q, k, v, x, at), RunningError("float64")
     with np.errstate(all="ignore"):
         bounded = run(analysis, *(analysis.convert(a) for a in (q, k, v, x)), at)
-    found = ri.judge(got, ri.floats(want), analysis.error(bounded) * (1 + 2.0**-50) + 2.0**-53 * np.abs(ri.floats(want)))
+    found = ri.judge(
+        got, ri.floats(want), analysis.error(bounded) * (1 + 2.0**-50) + 2.0**-53 * np.abs(ri.floats(want))
+    )
     assert found.verdict in ("WITHIN BOUND", "EXACT") and found.vacuous <= found.rows // 2, found
 
 
@@ -234,7 +252,9 @@ def test_nothing_overflows_or_vanishes_where_plain_features_do(kind, dtype):
     o = linear_attention_carried(q, k, v, phi=phi)[0]
     assert np.all(np.isfinite(o))
     if kind in POSITIVE:
-        assert np.all(np.abs(o) <= np.max(np.abs(v), axis=-2, keepdims=True) * (1 + 16 * float(ri.unit_roundoff(dtype))))
+        assert np.all(
+            np.abs(o) <= np.max(np.abs(v), axis=-2, keepdims=True) * (1 + 16 * float(ri.unit_roundoff(dtype)))
+        )
     if kind == "taylor":  # has no exponential
         assert np.all(np.isfinite(ri.linear_attention(q, k, v, phi=phi)[0]))
         return
@@ -300,7 +320,10 @@ def test_a_shifted_memory_is_that_of_shifted_keys(layout, kind, d, part, M, by, 
     """Turning the map says of R_by x what rewriting R_by y through the turned map says; partial rotary or not."""
     system = balls(30)
     rope = Rope(ri.angle_table(system, 2 * min(part, d // 2)), layout, "before")
-    phi, (y, v, x) = made(kind, 3, d, system), (system.random((2, *s), seed + i) for i, s in enumerate(((M, d), (M, 2), (3, d))))
+    phi, (y, v, x) = (
+        made(kind, 3, d, system),
+        (system.random((2, *s), seed + i) for i, s in enumerate(((M, d), (M, 2), (3, d)))),
+    )
     memory = write(phi, y, v)
     shifted = memory.shifted(by, rope)
     rewritten = write(shifted.phi, rope(y, [by] * M), v)
@@ -315,7 +338,10 @@ def test_a_shifted_memory_is_that_of_shifted_keys(layout, kind, d, part, M, by, 
 
 def test_what_needs_no_turn_is_not_turned():
     memory = write(made("taylor", 1, 4), F.random((2, 4), 0), F.random((2, 2), 1))
-    assert memory.shifted(-3, None) is memory and memory.shifted(0, Rope(ri.angle_table(F, 4), placement="before")) is memory
+    assert (
+        memory.shifted(-3, None) is memory
+        and memory.shifted(0, Rope(ri.angle_table(F, 4), placement="before")) is memory
+    )
 
 
 def test_taylor_cannot_be_stacked_under_rope():
@@ -325,7 +351,9 @@ def test_taylor_cannot_be_stacked_under_rope():
     words = "RandomFeatures.rotated: taylor features have no directions to turn; keep running positions"
     with says(NotDefined, words):
         ri.convert(once, F.random((2, 4), 2), by=by)
-    kept_going = ri.convert(ri.convert(model, F.random((3, 4), 1), by=by, restart=False), F.random((2, 4), 2), by=by, restart=False)
+    kept_going = ri.convert(
+        ri.convert(model, F.random((3, 4), 1), by=by, restart=False), F.random((2, 4), 2), by=by, restart=False
+    )
     assert kept_going.position == 5 and len(kept_going.biases[0].memories) == 2  # no seed says that both are one map
 
 
@@ -344,7 +372,9 @@ def test_scaled(kind, strength, seed):
     for memory in (join(first.scaled(strength), second), join(second, first.scaled(strength))):
         got = says_of([memory], x)
         assert system.equal(got, strength * one + rest) and system.isfinite(got).all()
-    low = Memory(phi, system.random((2, phi_count(phi), 2), 7), None, system.random((2, 1), 8), system.random((2, 2, 3), 9))
+    low = Memory(
+        phi, system.random((2, phi_count(phi), 2), 7), None, system.random((2, 1), 8), system.random((2, 2, 3), 9)
+    )
     assert system.equal(says_of([low.scaled(strength)], x), strength * says_of([low], x))
 
 
@@ -354,7 +384,9 @@ def phi_count(phi, d=3):
 
 def test_each_visits_every_array_with_its_own_axes():
     phi, seen = RandomFeatures("positive", F.random((4, 3), 0)), []
-    memory = Memory(phi, F.random((2, 4, 5), 1), F.random((2, 4), 2), F.random((2, 1), 3), F.random((2, 5, 3), 4), "why")
+    memory = Memory(
+        phi, F.random((2, 4, 5), 1), F.random((2, 4), 2), F.random((2, 1), 3), F.random((2, 5, 3), 4), "why"
+    )
 
     def f(x, axes):
         seen.append((x.shape, axes))
@@ -362,7 +394,11 @@ def test_each_visits_every_array_with_its_own_axes():
 
     twice = memory.each(f)
     assert seen == [((2, 4, 5), 2), ((2, 4), 1), ((2, 1), 1), ((2, 5, 3), 2), ((4, 3), 2)]
-    assert np.array_equal(twice.phi.omega, 2 * phi.omega) and np.array_equal(twice.mix, 2 * memory.mix) and twice.about == "why"
+    assert (
+        np.array_equal(twice.phi.omega, 2 * phi.omega)
+        and np.array_equal(twice.mix, 2 * memory.mix)
+        and twice.about == "why"
+    )
     assert np.array_equal(twice.z, 2 * memory.z) and np.array_equal(twice.scale, 2 * memory.scale)
     points = Memory(Points(F.random((4, 3), 0)), memory.S).each(f)
     assert points.z is points.scale is points.mix is None and np.array_equal(points.phi.points, 2 * F.random((4, 3), 0))
@@ -383,7 +419,7 @@ def test_nbytes_counts_all_that_is_needed_to_read(dtype, size):
     assert Memory(Points(y), v).nbytes == size * 2 * 5 * (3 + 4)
     rope = Rope(ri.angle_table(system, 2), placement="before")
     assert seeded.shifted(-4, rope).nbytes == seeded.nbytes  # a turned draw is a seed and a turn
-    low = ri.compression.truncated(seeded, 2)
+    low = ri.prompt.compression.truncated(seeded, 2)
     assert low.nbytes == size * (2 * 6 * 2 + 2 * 2 * 5 + 2) + 16
 
 
@@ -423,7 +459,9 @@ def test_softmax_with_memories_on_every_backend(backend, kind):
         rope = Rope(ri.angle_table(system, 4), "interleaved", "before")
         keep = KVCache(k[:, :0, :], v[:, :0, :], None, 0).k[:1, :, 0] == 1  # (1, 0) booleans of the library
         past = (write(made(kind, 4, 4, system), k, v).shifted(-3, rope), write(made(kind, 4, 4, system), q, v))
-        return ri.softmax_attention_shifted(q, k, v, rope=rope, cache=KVCache(k[:, :0, :], v[:, :0, :], keep, 2, past))[0]
+        return ri.softmax_attention_shifted(q, k, v, rope=rope, cache=KVCache(k[:, :0, :], v[:, :0, :], keep, 2, past))[
+            0
+        ]
 
     if "16" in backend:
         assert kept(system, run(system, q, k, v))

@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from real_weights import folder
 
-from refimpl import MP, Config, Float, deinterleave, random_model, save, softmax_attention, transformer
-from refimpl.files import write_safetensors
-from refimpl.models import read_model
-from refimpl.models.gpt2 import read_arrays, read_gpt2, read_nano
-from refimpl.models.llama import HEADER, llama2c_shapes, read_llama, read_llama2c
-from refimpl.models.reading import LARGEST_TEXT, Said, bytes_of
-from refimpl.models.tokenizers import ByteTokenizer, check_vocabulary
-from refimpl.token_wise import gelu, norm
-from refimpl.transformer import embed, keys_values, layer, split
+from refimpl import MP, Config, Float, random_model, save, softmax_attention, transformer
+from refimpl.attention.rope import deinterleave
+from refimpl.files.models import read_model
+from refimpl.files.models.gpt2 import read_arrays, read_gpt2, read_nano
+from refimpl.files.models.llama import HEADER, llama2c_shapes, read_llama, read_llama2c
+from refimpl.files.models.reading import LARGEST_TEXT, Said, bytes_of
+from refimpl.files.safetensors import write_safetensors
+from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
+from refimpl.model.token_wise import gelu, norm
+from refimpl.model.transformer import embed, keys_values, layer, split
 
 U = 2.0**-24  # unit roundoff of float32
 
@@ -33,19 +34,36 @@ def random(seed, *shape):
 def gpt2_arrays(layers=2, width=4, hidden=6, vocabulary=5, table=7, seed=0):
     """GPT-2's tensors by their published names, matrices (in, out)."""
     one = {"ln_1.weight": (width,), "ln_1.bias": (width,), "ln_2.weight": (width,), "ln_2.bias": (width,)}
-    one |= {"attn.c_attn.weight": (width, 3 * width), "attn.c_attn.bias": (3 * width,), "attn.bias": (1, 1, table, table)}
+    one |= {
+        "attn.c_attn.weight": (width, 3 * width),
+        "attn.c_attn.bias": (3 * width,),
+        "attn.bias": (1, 1, table, table),
+    }
     one |= {"attn.c_proj.weight": (width, width), "attn.c_proj.bias": (width,), "mlp.c_fc.weight": (width, hidden)}
     one |= {"mlp.c_fc.bias": (hidden,), "mlp.c_proj.weight": (hidden, width), "mlp.c_proj.bias": (width,)}
-    shapes = {"wte.weight": (vocabulary, width), "wpe.weight": (table, width), "ln_f.weight": (width,), "ln_f.bias": (width,)}
+    shapes = {
+        "wte.weight": (vocabulary, width),
+        "wpe.weight": (table, width),
+        "ln_f.weight": (width,),
+        "ln_f.bias": (width,),
+    }
     shapes |= {f"h.{i}.{name}": s for i in range(layers) for name, s in one.items()}
     return {name: random(seed + i, *s) for i, (name, s) in enumerate(shapes.items())}
 
 
 def llama_arrays(layers=2, width=4, hidden=6, vocabulary=5, heads=2, groups=1, d=2):
-    one = {"self_attn.q_proj": (heads * d, width), "self_attn.k_proj": (groups * d, width), "self_attn.v_proj": (groups * d, width)}
+    one = {
+        "self_attn.q_proj": (heads * d, width),
+        "self_attn.k_proj": (groups * d, width),
+        "self_attn.v_proj": (groups * d, width),
+    }
     one |= {"self_attn.o_proj": (width, heads * d), "mlp.gate_proj": (hidden, width), "mlp.up_proj": (hidden, width)}
     one |= {"mlp.down_proj": (width, hidden), "input_layernorm": (width,), "post_attention_layernorm": (width,)}
-    shapes = {"model.embed_tokens.weight": (vocabulary, width), "model.norm.weight": (width,), "lm_head.weight": (vocabulary, width)}
+    shapes = {
+        "model.embed_tokens.weight": (vocabulary, width),
+        "model.norm.weight": (width,),
+        "lm_head.weight": (vocabulary, width),
+    }
     shapes |= {f"model.layers.{i}.{name}.weight": s for i in range(layers) for name, s in one.items()}
     return {name: random(i, *s) for i, (name, s) in enumerate(shapes.items())}
 
@@ -65,15 +83,27 @@ def llama2c_bytes(tied=True, **changes):
 def nano_object(width=4, heads=2, **changes):
     """llm-viz's JSON: torch's orientation, a head of its own."""
     arrays = {
-        f"transformer.{name}": x.T if name.endswith(("attn.weight", "proj.weight", "fc.weight")) else x for name, x in gpt2_arrays().items()
+        f"transformer.{name}": x.T if name.endswith(("attn.weight", "proj.weight", "fc.weight")) else x
+        for name, x in gpt2_arrays().items()
     }
     arrays["lm_head.weight"] = random(99, 5, width)
-    config = {"model_type": "gpt-nano", "n_layer": 2, "n_head": heads, "n_embd": width, "vocab_size": 5, "block_size": 7}
+    config = {
+        "model_type": "gpt-nano",
+        "n_layer": 2,
+        "n_head": heads,
+        "n_embd": width,
+        "vocab_size": 5,
+        "block_size": 7,
+    }
     return {"config": config} | {name: entry(x) for name, x in arrays.items()} | changes
 
 
 def entry(x):
-    return {"shape": list(x.shape), "dtype": "torch.float32", "data": base64.b64encode(np.ascontiguousarray(x, "<f4")).decode()}
+    return {
+        "shape": list(x.shape),
+        "dtype": "torch.float32",
+        "data": base64.b64encode(np.ascontiguousarray(x, "<f4")).decode(),
+    }
 
 
 @pytest.fixture
@@ -83,10 +113,16 @@ def written(tmp_path):
     def write(kind, arrays=None, config=None, data=None):
         path = tmp_path / {"nano": "nano.json", "llama2c": "model.bin"}.get(kind, "model.safetensors")
         if kind in ("gpt2", "llama"):
-            write_safetensors(path, {"gpt2": gpt2_arrays, "llama": llama_arrays}[kind]() if arrays is None else arrays, {})
-            (tmp_path / "config.json").write_text(json.dumps({"gpt2": {"n_head": 2}, "llama": LLAMA}[kind] if config is None else config))
+            write_safetensors(
+                path, {"gpt2": gpt2_arrays, "llama": llama_arrays}[kind]() if arrays is None else arrays, {}
+            )
+            (tmp_path / "config.json").write_text(
+                json.dumps({"gpt2": {"n_head": 2}, "llama": LLAMA}[kind] if config is None else config)
+            )
         else:
-            path.write_bytes(data if data is not None else json.dumps(nano_object()).encode() if kind == "nano" else llama2c_bytes())
+            path.write_bytes(
+                data if data is not None else json.dumps(nano_object()).encode() if kind == "nano" else llama2c_bytes()
+            )
         return path
 
     return write
@@ -240,13 +276,32 @@ def difference(theirs, ours, n, seed):
 
 GPT2_SHAPES = [
     {"n_embd": 12, "n_layer": 2, "n_head": 3, "vocab_size": 11, "n_positions": 9},
-    {"n_embd": 64, "n_layer": 1, "n_head": 1, "vocab_size": 5, "n_positions": 20, "n_inner": 7, "layer_norm_epsilon": 0.25},
+    {
+        "n_embd": 64,
+        "n_layer": 1,
+        "n_head": 1,
+        "vocab_size": 5,
+        "n_positions": 20,
+        "n_inner": 7,
+        "layer_norm_epsilon": 0.25,
+    },
     {"n_embd": 8, "n_layer": 3, "n_head": 8, "vocab_size": 3, "n_positions": 5, "tie_word_embeddings": False},
 ]
 LLAMA_SHAPES = [
     {"hidden_size": 12, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4, "rms_norm_eps": 1e-6},
-    {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True, "rms_norm_eps": 0.25},
-    {"hidden_size": 8, "num_attention_heads": 2, "head_dim": 6, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}},
+    {
+        "hidden_size": 16,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 0.25,
+    },
+    {
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "head_dim": 6,
+        "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+    },
 ]
 
 
@@ -262,7 +317,10 @@ def test_gpt2_is_that_of_transformers(hugging, tmp_path, shape):
     if shape["n_embd"] == 64:
         assert read_gpt2(tmp_path / "model.safetensors", system=Float()).config.heads == 1
     else:
-        with says(ValueError, f"the width must be a multiple of 64, or `n_head` stand in {tmp_path / 'config.json'}, got a width of"):
+        with says(
+            ValueError,
+            f"the width must be a multiple of 64, or `n_head` stand in {tmp_path / 'config.json'}, got a width of",
+        ):
             read_gpt2(tmp_path / "model.safetensors", system=Float())
 
 
@@ -288,9 +346,16 @@ def as_llama(hugging, model):
 
     c = model.config
     config = hugging.LlamaConfig(
-        vocab_size=c.vocabulary, hidden_size=c.width, intermediate_size=c.hidden, num_hidden_layers=c.layers, num_attention_heads=c.heads,
-        num_key_value_heads=c.kv_heads, rms_norm_eps=float(c.epsilon), tie_word_embeddings=True, max_position_embeddings=512,
-    )  # fmt: skip
+        vocab_size=c.vocabulary,
+        hidden_size=c.width,
+        intermediate_size=c.hidden,
+        num_hidden_layers=c.layers,
+        num_attention_heads=c.heads,
+        num_key_value_heads=c.kv_heads,
+        rms_norm_eps=float(c.epsilon),
+        tie_word_embeddings=True,
+        max_position_embeddings=512,
+    )
     theirs = hugging.LlamaForCausalLM(config).double().eval()
     names = {"W_Q": "self_attn.q_proj", "W_K": "self_attn.k_proj", "W_V": "self_attn.v_proj", "W_O": "self_attn.o_proj"}
     names |= {"W_gate": "mlp.gate_proj", "W_up": "mlp.up_proj", "W_down": "mlp.down_proj"}
@@ -301,7 +366,9 @@ def as_llama(hugging, model):
             if name in ("W_Q", "W_K"):
                 x = deinterleave(x.reshape(c.width, -1, c.d), pairs=c.d // 2).reshape(x.shape)
             weights[f"model.layers.{i}.{names[name]}.weight"] = x.T
-    missing = theirs.load_state_dict({name: torch.asarray(np.ascontiguousarray(x)) for name, x in weights.items()}, strict=False)
+    missing = theirs.load_state_dict(
+        {name: torch.asarray(np.ascontiguousarray(x)) for name, x in weights.items()}, strict=False
+    )
     assert missing.missing_keys == ["lm_head.weight"] and not missing.unexpected_keys
     theirs.tie_weights()
     return theirs
@@ -342,7 +409,7 @@ def test_every_kind_is_told_by_its_content(written, tmp_path):
 
 
 def test_rwkv_files_go_to_their_own_room(tmp_path, monkeypatch):
-    from refimpl.models import rwkv_file
+    from refimpl.files.models import rwkv_file
 
     model = random_model(Float(), Config(layers=1, width=2, vocabulary=3), 0)
     monkeypatch.setattr(rwkv_file, "read_rwkv", lambda path, *, system: (model.config, model.weights))
@@ -441,14 +508,23 @@ def test_texts_that_are_no_json(tmp_path):
         ({"wpe.weight": None}, "tensor 'wpe.weight' must be there, got no such name"),
         ({"h.0.ln_1.weight": None}, "tensor 'h.0.ln_1.weight' must be there, got no such name"),
         ({"h.1.mlp.c_fc.weight": None}, "tensor 'h.1.mlp.c_fc.weight' must be there, got no such name"),
-        ({"h.0.attn.c_attn.weight": np.zeros((12, 4))}, "tensor 'h.0.attn.c_attn.weight' must have shape (4, 12), got (12, 4)"),
+        (
+            {"h.0.attn.c_attn.weight": np.zeros((12, 4))},
+            "tensor 'h.0.attn.c_attn.weight' must have shape (4, 12), got (12, 4)",
+        ),
         ({"wpe.weight": np.zeros((7, 5))}, "tensor 'wpe.weight' must have shape (7, 4), got (7, 5)"),
         ({"wte.weight": np.zeros(4)}, "tensor 'wte.weight' must have 2 axes, none of them empty, got shape (4,)"),
-        ({"wte.weight": np.zeros((0, 4))}, "tensor 'wte.weight' must have 2 axes, none of them empty, got shape (0, 4)"),
+        (
+            {"wte.weight": np.zeros((0, 4))},
+            "tensor 'wte.weight' must have 2 axes, none of them empty, got shape (0, 4)",
+        ),
         ({"ln_f.bias": np.zeros(4, int)}, "tensor 'ln_f.bias' must hold floats, got int64"),
         ({"ln_f.bias": np.array([0, np.nan, 0, 0])}, "tensor 'ln_f.bias' must be finite, got nan or inf"),
         ({"h.7.ln_1.weight": np.zeros(4)}, "tensor 'h.7.ln_1.weight' must be a weight of the model, or not be there"),
-        ({"transformer.ln_f.bias": np.zeros(4)}, "tensor 'ln_f.bias' must be there once, got it with and without 'transformer.'"),
+        (
+            {"transformer.ln_f.bias": np.zeros(4)},
+            "tensor 'ln_f.bias' must be there once, got it with and without 'transformer.'",
+        ),
     ],
     ids=str,
 )
@@ -466,30 +542,62 @@ def test_gpt2_tensors_that_are_wrong(written, change, words):
         ("gpt2", {"n_head": 0}, "`n_head` must be an integer ≥ 1, got 0"),
         ("gpt2", {"n_head": True}, "`n_head` must be an integer ≥ 1, got True"),
         ("gpt2", {"n_layer": 3}, "`n_layer` must be 2, as in the tensors, got 3"),
-        ("gpt2", {"activation_function": "gelu"}, '`activation_function` must be "gelu_new", "gelu_pytorch_tanh": nothing else'),
+        (
+            "gpt2",
+            {"activation_function": "gelu"},
+            '`activation_function` must be "gelu_new", "gelu_pytorch_tanh": nothing else',
+        ),
         ("gpt2", {"model_type": "gptj"}, "`model_type` must be \"gpt2\": nothing else is implemented, got 'gptj'"),
-        ("gpt2", {"scale_attn_weights": False}, "`scale_attn_weights` must be true: nothing else is implemented, got False"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "`scale_attn_by_inverse_layer_idx` must be false: nothing else is implemented"),
+        (
+            "gpt2",
+            {"scale_attn_weights": False},
+            "`scale_attn_weights` must be true: nothing else is implemented, got False",
+        ),
+        (
+            "gpt2",
+            {"scale_attn_by_inverse_layer_idx": True},
+            "`scale_attn_by_inverse_layer_idx` must be false: nothing else is implemented",
+        ),
         ("gpt2", {"add_cross_attention": 1}, "`add_cross_attention` must be false: nothing else is implemented, got 1"),
         ("gpt2", {"layer_norm_epsilon": "1e-5"}, "`layer_norm_epsilon` must be a number from 0 to 2^64, got '1e-5'"),
         ("gpt2", {"layer_norm_epsilon": -1}, "`layer_norm_epsilon` must be a number from 0 to 2^64, got -1"),
         ("llama", {"num_attention_heads": None}, "`num_attention_heads` must be an integer ≥ 1, got None"),
         ("llama", {"vocab_size": 6}, "`vocab_size` must be 5, as in the tensors, got 6"),
-        ("llama", {"model_type": "mistral"}, "`model_type` must be \"llama\": nothing else is implemented, got 'mistral'"),
+        (
+            "llama",
+            {"model_type": "mistral"},
+            "`model_type` must be \"llama\": nothing else is implemented, got 'mistral'",
+        ),
         ("llama", {"hidden_act": "gelu"}, "`hidden_act` must be \"silu\": nothing else is implemented, got 'gelu'"),
         ("llama", {"attention_bias": True}, "`attention_bias` must be false: nothing else is implemented, got True"),
         ("llama", {"mlp_bias": True}, "`mlp_bias` must be false: nothing else is implemented, got True"),
         ("llama", {"tie_word_embeddings": 1}, "`tie_word_embeddings` must be true or false, got 1"),
-        ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "`rope_scaling`: `rope_type` must be \"default\": nothing else"),
-        ("llama", {"rope_scaling": {"type": "linear"}}, "`rope_scaling`: `type` must be \"default\": nothing else is"),
-        ("llama", {"rope_scaling": {"factor": 8.0}}, "`rope_scaling` must have no keys but partial_rotary_factor, rope_theta, rope_"),
-        ("llama", {"rope_parameters": [1]}, "`rope_parameters` must have no keys but partial_rotary_factor, rope_theta, rope_"),
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "`rope_parameters`: `partial_rotary_factor` must be 1.0, 1"),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "llama3"}},
+            '`rope_scaling`: `rope_type` must be "default": nothing else',
+        ),
+        ("llama", {"rope_scaling": {"type": "linear"}}, '`rope_scaling`: `type` must be "default": nothing else is'),
+        (
+            "llama",
+            {"rope_scaling": {"factor": 8.0}},
+            "`rope_scaling` must have no keys but partial_rotary_factor, rope_theta, rope_",
+        ),
+        (
+            "llama",
+            {"rope_parameters": [1]},
+            "`rope_parameters` must have no keys but partial_rotary_factor, rope_theta, rope_",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"partial_rotary_factor": 0.5}},
+            "`rope_parameters`: `partial_rotary_factor` must be 1.0, 1",
+        ),
         ("llama", {"rope_theta": 0.5}, "`rope_theta` must be a whole number ≥ 1: nothing else is implemented, got 0.5"),
         ("llama", {"rope_theta": 1e300}, "`rope_theta` must be a number from 0 to 2^64, got 1e+300"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_configurations_that_are_wrong(written, kind, change, words):
     path = written(kind, config={"gpt2": {"n_head": 2}, "llama": LLAMA}[kind] | change)
     with says(ValueError, words) as caught:
@@ -500,15 +608,24 @@ def test_configurations_that_are_wrong(written, kind, change, words):
 def test_llama_files_that_are_wrong(written):
     path = written("llama", config=LLAMA | {"tie_word_embeddings": True})
     beside = path.with_name("config.json")
-    with says(ValueError, f"{path}: tensor 'lm_head.weight' must equal 'model.embed_tokens.weight', since {beside} ties them"):
+    with says(
+        ValueError, f"{path}: tensor 'lm_head.weight' must equal 'model.embed_tokens.weight', since {beside} ties them"
+    ):
         read_model(path)
     arrays = llama_arrays() | {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(1)}
     assert not read_model(written("llama", arrays)).config.tied
     tied = read_model(
-        written("llama", arrays | {"lm_head.weight": arrays["model.embed_tokens.weight"]}, LLAMA | {"tie_word_embeddings": True})
+        written(
+            "llama",
+            arrays | {"lm_head.weight": arrays["model.embed_tokens.weight"]},
+            LLAMA | {"tie_word_embeddings": True},
+        )
     )
     assert tied.config.tied
-    with says(ValueError, f"{path}: tensor 'model.layers.0.self_attn.q_proj.bias' must be a weight of the model, or not be there"):
+    with says(
+        ValueError,
+        f"{path}: tensor 'model.layers.0.self_attn.q_proj.bias' must be a weight of the model, or not be there",
+    ):
         read_model(written("llama", arrays | {"model.layers.0.self_attn.q_proj.bias": np.zeros(4)}))
     with says(ValueError, f"{path}: tensor 'lm_head.weight' must be there, got no such name"):
         read_model(written("llama", {name: x for name, x in arrays.items() if name != "lm_head.weight"}))
@@ -541,7 +658,10 @@ def test_nano_files_that_are_wrong(written):
         (good | {"more": 1}, "must have shape, dtype, data and nothing else, got a value of type dict"),
         (good | {"shape": [-1]}, "must have a shape of at most 8 integers from 0 to 2^31 − 1, got [-1]"),
         (good | {"shape": [2**31]}, "must have a shape of at most 8 integers from 0 to 2^31 − 1, got [2147483648]"),
-        (good | {"shape": [1] * 9}, "must have a shape of at most 8 integers from 0 to 2^31 − 1, got [1, 1, 1, 1, 1, 1, 1, 1, 1]"),
+        (
+            good | {"shape": [1] * 9},
+            "must have a shape of at most 8 integers from 0 to 2^31 − 1, got [1, 1, 1, 1, 1, 1, 1, 1, 1]",
+        ),
         (good | {"shape": [2**30] * 8}, f"must have {4 * 2**240} bytes for float32 of shape"),
         (good | {"dtype": "torch.float64"}, "must have dtype 'torch.float32', got 'torch.float64'"),
         (good | {"data": "AAA"}, "must have its data in base64, got 'AAA': "),
@@ -567,11 +687,14 @@ def test_llama2c_files_that_are_wrong(written):
         (whole + b"\0", f"the file must have {len(whole)} bytes for {{'dim': 4, 'hidden': 6,"),
         (struct.pack("<i", 0) + whole[4:], "`dim` must be from 1 to 16777216, got 0"),
         (struct.pack("<i", 2**24 + 1) + whole[4:], "`dim` must be from 1 to 16777216, got 16777217"),
-        (struct.pack("<i", 6) + whole[4:], "kv_heads must divide heads, and heads the width, in even parts for RoPE, got 1 kv"),
+        (
+            struct.pack("<i", 6) + whole[4:],
+            "kv_heads must divide heads, and heads the width, in even parts for RoPE, got 1 kv",
+        ),
         (whole[:16] + struct.pack("<i", 3) + whole[20:], "kv_heads must divide heads, and heads the width"),
         (llama2c_bytes(cos=np.ones((3, 1))), "the table of cos must be that of RoPE with base 10000, got another"),
         (llama2c_bytes(wq=np.full((2, 4, 4), np.nan)), "tensor 'wq' must be finite, got nan or inf"),
-    ]:  # fmt: skip
+    ]:
         path = written("llama2c", data=data)
         with says(ValueError, f"read_llama2c: {path}: {words}"):
             read_llama2c(path, system=Float())
@@ -582,7 +705,11 @@ def test_llama2c_files_that_are_wrong(written):
 
 def test_said_takes_defaults():
     said = Said("who", "file", {"a": None})
-    assert said.integer("a", 3) == said.integer("b", 3) == 3 and said.boolean("a", True) and said.fraction("a", "1e-5") * 10**5 == 1
+    assert (
+        said.integer("a", 3) == said.integer("b", 3) == 3
+        and said.boolean("a", True)
+        and said.fraction("a", "1e-5") * 10**5 == 1
+    )
 
 
 @given(st.data())
@@ -599,7 +726,11 @@ def test_damaged_files_are_refused_or_read(tmp_path_factory, data):
     target = data.draw(st.sampled_from([path, where / "config.json"] if kind in ("gpt2", "llama") else [path]))
     whole = target.read_bytes()
     at = data.draw(st.integers(0, min(63, len(whole) - 1)) | st.integers(0, len(whole) - 1))
-    patch = data.draw(st.none() | st.binary(min_size=1, max_size=4) | st.integers(-(2**31), 2**31 - 1).map(lambda i: struct.pack("<i", i)))
+    patch = data.draw(
+        st.none()
+        | st.binary(min_size=1, max_size=4)
+        | st.integers(-(2**31), 2**31 - 1).map(lambda i: struct.pack("<i", i))
+    )
     target.write_bytes(whole[:at] if patch is None else whole[:at] + patch + whole[at + len(patch) :])
     try:
         assert read_model(path).config.vocabulary
@@ -610,6 +741,11 @@ def test_damaged_files_are_refused_or_read(tmp_path_factory, data):
 def test_reading_models_imports_neither_torch_nor_transformers():
     import subprocess
 
-    imports = "import sys, refimpl.models.gpt2, refimpl.models.llama, refimpl.models.tokenizer_files"
+    imports = (
+        "import sys, refimpl.files.models.gpt2, refimpl.files.models.llama, refimpl.files.tokenizers.tokenizer_files"
+    )
     code = f"{imports}; print({{'torch', 'transformers', 'regex'}} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "set()"
+    )

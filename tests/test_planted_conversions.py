@@ -6,10 +6,10 @@ import pytest
 from planted_conversions import BUGS, rejects
 
 import refimpl as ri
-from refimpl.verify import iclca
 from refimpl.verify.check import Draws, check
 from refimpl.verify.registry import THEOREMS, verify
 from refimpl.verify.theorem import Numbers
+from refimpl.verify.theorems import iclca
 
 PAIRS = [(name, theorem) for name, bug in BUGS.items() for theorem in bug.rejected_by]
 
@@ -21,14 +21,18 @@ def test_a_planted_bug_turns_the_row_red(name, theorem, system):
 
 
 @pytest.mark.parametrize("system", [ri.Float("numpy", "float32"), ri.Rounded("bfloat16")], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["forgotten_b_D", "unshifted", "rotated_b_D", "wrong_head", "restart_off_by_one", "last_token_lost"])
+@pytest.mark.parametrize(
+    "name", ["forgotten_b_D", "unshifted", "rotated_b_D", "wrong_head", "restart_off_by_one", "last_token_lost"]
+)
 def test_probes_see_it_in_low_precision(name, system):
     assert rejects("iclca_probes", name, system)
 
 
 @pytest.mark.slow
 def test_rounding_too_much_is_seen_against_the_oracle():
-    assert rejects("iclca_error", "rounded_to_float32", ri.Float(), full=True)  # a quick run has too few instances to judge
+    assert rejects(
+        "iclca_error", "rounded_to_float32", ri.Float(), full=True
+    )  # a quick run has too few instances to judge
 
 
 @pytest.mark.parametrize("system", [ri.QQ, ri.GF(2**61 - 1), ri.Float()], ids=["Q", "GF", "float64"])
@@ -67,15 +71,22 @@ def test_the_prompted_side_is_the_definition_over_all_positions(monkeypatch):
 
 def test_each_layer_is_given_new_activations(monkeypatch):
     """Were they not new, the second layer would see what the first put out, and the degrees would be those of both."""
-    (layers,), (end,) = (verify([name], [ri.GF(2**61 - 1)], draws=Draws(0, "fixed")) for name in ("iclca_layers", "iclca"))
+    (layers,), (end,) = (
+        verify([name], [ri.GF(2**61 - 1)], draws=Draws(0, "fixed")) for name in ("iclca_layers", "iclca")
+    )
     case = iclca.TURNED
-    again = [check(t, ri.GF(2**61 - 1), [case], Draws(0, "fixed")).degree for t in (THEOREMS["iclca_layers"], THEOREMS["iclca"])]
+    again = [
+        check(t, ri.GF(2**61 - 1), [case], Draws(0, "fixed")).degree
+        for t in (THEOREMS["iclca_layers"], THEOREMS["iclca"])
+    ]
     assert again[0] < again[1] / 2 and layers.verdict == end.verdict == "EXACT"
 
 
 def test_a_text_is_split_everywhere():
     names = [name for name, *_ in iclca.composition(iclca.TURNED, Numbers(ri.GF(2**61 - 1), 1))]
-    assert {f"split at {t}: layer {i} S" for t in range(4) for i in range(2)} <= set(names) and "streamed: layer 0 S" in names
+    assert {f"split at {t}: layer {i} S" for t in range(4) for i in range(2)} <= set(
+        names
+    ) and "streamed: layer 0 S" in names
 
 
 def test_without_a_bug_all_rows_are_green():

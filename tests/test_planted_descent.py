@@ -10,10 +10,10 @@ import pytest
 from planted_descent import BUGS, FIXED, rejects
 
 import refimpl as ri
-from refimpl.verify import descent
 from refimpl.verify.check import check
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Numbers
+from refimpl.verify.theorems import descent
 
 PAIRS = [(name, theorem) for name, bug in BUGS.items() for theorem in bug.rejected_by]
 
@@ -26,17 +26,24 @@ def test_a_planted_bug_turns_the_row_red(name, theorem):
 @pytest.mark.parametrize("theorem", descent.DESCENTS, ids=lambda t: t.name)
 def test_without_a_bug_the_row_is_green(theorem):
     real = any(bug.real and theorem.name in bug.rejected_by for bug in BUGS.values())
-    verdicts = {check(theorem, system, theorem.cases, FIXED).verdict for system in (ri.QQ, ri.GF(2**61 - 1), *[ri.MP(30)] * real)}
+    verdicts = {
+        check(theorem, system, theorem.cases, FIXED).verdict
+        for system in (ri.QQ, ri.GF(2**61 - 1), *[ri.MP(30)] * real)
+    }
     assert verdicts & {"EXACT", "WITHIN BOUND"} and verdicts <= {"EXACT", "WITHIN BOUND", "N/A"}
 
 
-@pytest.mark.parametrize("theorem", [t for t in descent.DESCENTS if t.needs[0] not in ("real", "ordered")], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "theorem", [t for t in descent.DESCENTS if t.needs[0] not in ("real", "ordered")], ids=lambda t: t.name
+)
 def test_it_is_certified_for_all_values(theorem):
     """No branch stands in the way of the degrees."""
     assert check(theorem, ri.GF(2**61 - 1), theorem.cases, FIXED).probability < 2.0**-40
 
 
-@pytest.mark.parametrize("name", ["ascent", "causal_model", "dual_model_from_zero", "decay_read_as_penalty", "no_map", "not_dampened"])
+@pytest.mark.parametrize(
+    "name", ["ascent", "causal_model", "dual_model_from_zero", "decay_read_as_penalty", "no_map", "not_dampened"]
+)
 def test_it_is_seen_in_other_numbers_too(name):
     theorem = THEOREMS[BUGS[name].rejected_by[0]]
     with planted_descent.planted(name):

@@ -20,7 +20,11 @@ def test_no_partial_sum_can_round(name, data):
     """Integers whose sums of absolute values stay within 2^p, in S, z, num, den; power-of-two denominators."""
     limit = 1 / ri.unit_roundoff(name)
     n, r, m = (data.draw(st.integers(*ends)) for ends in ((0, 80), (1, 4), (1, 2)))
-    mask, seed, start = data.draw(st.sampled_from(["causal", "full"])), data.draw(st.integers(0, 99)), data.draw(st.booleans())
+    mask, seed, start = (
+        data.draw(st.sampled_from(["causal", "full"])),
+        data.draw(st.integers(0, 99)),
+        data.draw(st.booleans()),
+    )
     probe = ri.exact_probe(FORMATS[name], n=n, r=r, m=m, heads=1, mask=mask, seed=seed, start=start)
     q, k, v = (QQ.convert(x) for x in (probe.q, probe.k, probe.v))
     begin = probe.options.get("state")
@@ -30,12 +34,16 @@ def test_no_partial_sum_can_round(name, data):
 
     def sums(values, start):
         state = State(QQ.abs(start), None)
-        return ri.linear_attention_recurrent(QQ.abs(q), QQ.abs(k), QQ.abs(values), mask=mask, normalise=False, state=state)
+        return ri.linear_attention_recurrent(
+            QQ.abs(q), QQ.abs(k), QQ.abs(values), mask=mask, normalise=False, state=state
+        )
 
     numerators, end = sums(v, S)
     masses, end_z = sums(QQ.ones((1, n, 1)), z[..., None])
     assert all(x <= limit for a in (numerators, masses, end.S, end_z.S) for x in a.planes[0].ravel())
-    dens, _ = ri.linear_attention_recurrent(q, k, QQ.ones((1, n, 1)), mask=mask, normalise=False, state=State(z[..., None], None))
+    dens, _ = ri.linear_attention_recurrent(
+        q, k, QQ.ones((1, n, 1)), mask=mask, normalise=False, state=State(z[..., None], None)
+    )
     assert all(int(x) > 0 and int(x) & (int(x) - 1) == 0 for x in dens.planes[0].ravel())
 
 
@@ -88,5 +96,7 @@ def test_bad_arguments():
         ri.exact_probe(QQ, n=3, r=2, m=2)
     with pytest.raises(ValueError, match="exact_probe: need r ≥ 1 and n, m, heads ≥ 0, got r=0, n=3, m=2, heads=2"):
         ri.exact_probe(Float(), n=3, r=0, m=2)
-    with pytest.raises(ValueError, match="exact_probe: `mask` must be one of causal, full, got 'casual'; did you mean 'causal'"):
+    with pytest.raises(
+        ValueError, match="exact_probe: `mask` must be one of causal, full, got 'casual'; did you mean 'causal'"
+    ):
         ri.exact_probe(Float(), n=3, r=2, m=2, mask="casual")

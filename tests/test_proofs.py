@@ -75,7 +75,10 @@ def test_table_and_registry_agree() -> None:
 def test_every_theorem_of_the_registry_is_proved_or_says_why_not() -> None:
     assert set(formal.PROVED) | set(formal.NOT_PROVED) == set(THEOREMS) and set(formal.IN_PART) <= set(formal.PROVED)
     assert not set(formal.PROVED) & set(formal.NOT_PROVED) and all(formal.NOT_PROVED.values())
-    assert all(THEOREMS[name].ways in (("probe",), ("oracle",)) or THEOREMS[name].needs[0] == "real" for name in formal.NOT_PROVED)
+    assert all(
+        THEOREMS[name].ways in (("probe",), ("oracle",)) or THEOREMS[name].needs[0] == "real"
+        for name in formal.NOT_PROVED
+    )
 
 
 def test_functions_and_tests_of_the_table_exist() -> None:
@@ -92,7 +95,11 @@ def audited(home: Path, **changed: Any) -> Path:
     """Proofs of one room, as an audit leaves them."""
     (home / "_build").mkdir(parents=True)
     (home / "room.v").write_text("Lemma one : 1 = 1. Proof. reflexivity. Qed.\n")
-    found = {"room.v": formal.hashlib.sha256((home / "room.v").read_bytes()).hexdigest(), "instances.v": "any", "refimpl": formal.source()}
+    found = {
+        "room.v": formal.hashlib.sha256((home / "room.v").read_bytes()).hexdigest(),
+        "instances.v": "any",
+        "refimpl": formal.source(),
+    }
     (home / "_build" / "audited.json").write_text(changed.get("text") or json.dumps(found | changed))
     return home
 
@@ -103,8 +110,15 @@ def test_status_knows_whether_coq_was_run_on_these_proofs(tmp_path: Path, monkey
         return formal.status()
 
     monkeypatch.setattr(formal, "PROVED", {"iclca": ("room.one",)})
-    good, bad, torn = audited(tmp_path / "a"), audited(tmp_path / "b", **{"room.v": "0"}), audited(tmp_path / "c", text="[")
-    changed, never = "proofs or library changed since make -C proofs audit", "Coq was not run on this machine (make -C proofs audit)"
+    good, bad, torn = (
+        audited(tmp_path / "a"),
+        audited(tmp_path / "b", **{"room.v": "0"}),
+        audited(tmp_path / "c", text="["),
+    )
+    changed, never = (
+        "proofs or library changed since make -C proofs audit",
+        "Coq was not run on this machine (make -C proofs audit)",
+    )
     assert status(good) == status(torn, good) == ""
     assert status(bad) == status(audited(tmp_path / "d", refimpl="0")) == changed
     assert status(tmp_path) == status(torn) == status(audited(tmp_path / "e", text="5")) == never
@@ -121,9 +135,18 @@ def test_rows_of_the_table_say_what_coq_says(monkeypatch: pytest.MonkeyPatch) ->
     names = ["iclca", "exact_probes"]
     monkeypatch.setattr(formal, "status", lambda: "")
     proved, none = formal.formal(names)
-    assert (proved.verdict, proved.system, none.verdict) == ("PROVED", "Coq", "N/A") and "conversion_exact" in proved.evidence
-    assert formal.formal(["pairing"])[0].verdict == "IN PART" and "in part (for all x first" in formal.formal(["pairing"])[0].evidence
-    lines = table([replace(proved, system="Q", verdict="EXACT"), replace(none, system="Q")], [proved, none]).splitlines()
+    assert (proved.verdict, proved.system, none.verdict) == (
+        "PROVED",
+        "Coq",
+        "N/A",
+    ) and "conversion_exact" in proved.evidence
+    assert (
+        formal.formal(["pairing"])[0].verdict == "IN PART"
+        and "in part (for all x first" in formal.formal(["pairing"])[0].evidence
+    )
+    lines = table(
+        [replace(proved, system="Q", verdict="EXACT"), replace(none, system="Q")], [proved, none]
+    ).splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["iclca", "Coq", "PROVED"], ["iclca", "Q", "EXACT"]]
     assert "n/a: exact_probes in Coq, Q: it is about rounding" in lines[3]
     monkeypatch.setattr(formal, "status", lambda: "no Coq")
@@ -135,13 +158,19 @@ def test_rows_of_the_table_say_what_coq_says(monkeypatch: pytest.MonkeyPatch) ->
 GOOD = "(* Axiom (* nested *) Admitted. *)\nLemma one : 1 = 1. Proof. reflexivity. Qed.\n"
 PLANTED = {
     "axiom": ("Axiom two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.", "room.v: Axiom"),
-    "variable outside a section": ("Variable two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.", "assumed: icl.room.two"),
+    "variable outside a section": (
+        "Variable two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.",
+        "assumed: icl.room.two",
+    ),
     "admitted lemma": ("Lemma two : 1 = 2. Proof. Admitted.", "room.v: Admitted"),
     "guard check off": (
         "Unset Guard Checking.\nFixpoint loop (n : nat) : False := loop n.\nLemma two : 1 = 2. Proof. destruct (loop 0). Qed.",
         "room.v: Guard Checking",
     ),
-    "positivity check off": ("Unset Positivity Checking.\nInductive T := C : (T -> nat) -> T.", "room.v: Positivity Checking"),
+    "positivity check off": (
+        "Unset Positivity Checking.\nInductive T := C : (T -> nat) -> T.",
+        "room.v: Positivity Checking",
+    ),
     "property": (
         "Require Import Classical.\nProperty two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed.",
         "Property",
@@ -178,7 +207,9 @@ def build(home: Path, text: str) -> subprocess.CompletedProcess[str]:
     make = re.sub(r"^ROOMS := (?:.*\\\n)*.*", "ROOMS := room", (PROOFS / "Makefile").read_text(), flags=re.M)
     (home / "Makefile").write_text(make)
     (home / "room.v").write_text(text)
-    return subprocess.run(["make", "-C", str(home), "audit", f"PYTHON={sys.executable}"], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["make", "-C", str(home), "audit", f"PYTHON={sys.executable}"], capture_output=True, text=True, check=False
+    )
 
 
 def test_audit_accepts_what_is_proved(tmp_path: Path) -> None:
@@ -204,6 +235,7 @@ def test_audit_reads_the_checkers_log(log: str) -> None:
 
 def test_words_that_assume_are_seen_outside_comments_only() -> None:
     seen: Any = re.findall(
-        rf"\b(?:{audit.ASSUMING})\b", audit.without_comments("(* Axiom *) Parameter x : nat. (* (* admit *) *) Admitted.")
+        rf"\b(?:{audit.ASSUMING})\b",
+        audit.without_comments("(* Axiom *) Parameter x : nat. (* (* admit *) *) Admitted."),
     )
     assert seen == ["Parameter", "Admitted"]

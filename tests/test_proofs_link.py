@@ -19,7 +19,8 @@ import planted
 import planted_conversions
 import pytest
 
-from refimpl import ZeroDenominator, token_wise
+from refimpl import ZeroDenominator
+from refimpl.model import token_wise
 
 PROOFS = Path(__file__).parents[1] / "proofs"
 # each stands on rooms of the lines above it
@@ -55,7 +56,9 @@ def coqc(folder, room):
 def built(tmp_path_factory):
     """A folder with the rooms that the instances stand on, built."""
     if not os.environ.get("REFIMPL_COQ") or shutil.which("coqc") is None:
-        pytest.skip("needs Coq (apt install coq libcoq-mathcomp-algebra) and REFIMPL_COQ=1: it takes more than a minute")
+        pytest.skip(
+            "needs Coq (apt install coq libcoq-mathcomp-algebra) and REFIMPL_COQ=1: it takes more than a minute"
+        )
     folder = tmp_path_factory.mktemp("proofs")
     (folder / "mathcomp.v").write_text("From mathcomp Require Import all_ssreflect all_algebra.\n", encoding="utf-8")
     if coqc(folder, "mathcomp") is not None:
@@ -153,7 +156,10 @@ CONVERSIONS = {
 
 def test_python_and_coq_agree(build):
     some = [*map(attention, sorted(set(KERNELS.values()))), *map(conversion, sorted(set(CONVERSIONS.values())))]
-    closing = instances.definition_attention("definition_attention"), instances.definition_conversion("definition_conversion")
+    closing = (
+        instances.definition_attention("definition_attention"),
+        instances.definition_conversion("definition_conversion"),
+    )
     assert build(*some, *closing) == ("some.v", None)
 
 

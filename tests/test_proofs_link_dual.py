@@ -87,15 +87,28 @@ PLANTED = {
     "ascending layers": (von_oswald, "proposition_1", lambda f: lambda W_0, eta, N: f(W_0, -eta, N), layers),
     "layers without a mean": (von_oswald, "proposition_1", lambda f: lambda W_0, eta, N: f(W_0, eta, 1), layers),
     "queries of the wrong sign": (von_oswald, "queries", lambda f: lambda X, W_0: f(X, -W_0), layers),
-    "no residual": (von_oswald, "self_attention", lambda f: lambda tokens, *rest: f(tokens, *rest) - tokens, self_attention),
+    "no residual": (
+        von_oswald,
+        "self_attention",
+        lambda f: lambda tokens, *rest: f(tokens, *rest) - tokens,
+        self_attention,
+    ),
     "update of the wrong sign": (von_oswald, "weight_update", lambda f: lambda b_KV, eta, N: f(b_KV, -eta, N), layers),
     "inputs moved the wrong way": (
-        von_oswald, "regression_model", lambda f: lambda *a, gamma, **rest: f(*a, gamma=-gamma, **rest), gd_plus_plus,
+        von_oswald,
+        "regression_model",
+        lambda f: lambda *a, gamma, **rest: f(*a, gamma=-gamma, **rest),
+        gd_plus_plus,
     ),
     "ascent": (dual, "step", lambda f: lambda loss, W, eta, *data: f(loss, W, -eta, *data), training),
     "twice the loss": (dual, "squared_error", lambda f: lambda *a: 2 * f(*a), training),
     "another derivative": (gradient, "gradient", lambda f: lambda *a: 2 * f(*a), layers),
-    "errors of the wrong sign": (irie, "training_history", lambda f: lambda W, X, Y, eta, *rest: f(W, X, Y, -eta, *rest), training),
+    "errors of the wrong sign": (
+        irie,
+        "training_history",
+        lambda f: lambda W, X, Y, eta, *rest: f(W, X, Y, -eta, *rest),
+        training,
+    ),
     "no weights at the start": (irie, "dual_form", lambda f: lambda W_0, *rest: f(0 * W_0, *rest), dual_form),
     "demonstrations forgotten": (dai, "f_icl", lambda f: lambda q, X_D, *rest: f(q, X_D[:0, :], *rest), finetuning),
     "outer products transposed": (dai, "delta_W", lambda f: lambda *a: dual.T(f(*a)), finetuning),
@@ -104,9 +117,14 @@ PLANTED = {
     "starts at nothing": (ren_liu, "W_0", lambda f: lambda seen: 0 * f(seen), kernel("plain")),
     "ascent, one at a time": (ren_liu, "one_at_a_time", lambda f: lambda seen, eta: -f(seen, eta), kernel("plain")),
     "loss of the wrong sign": (ren_liu, "alignment", lambda f: lambda *a: -f(*a), kernel("decay")),
-    "negatives added": (ren_liu, "apart", lambda f: lambda V, negatives, beta: f(V, negatives, -beta), kernel("negatives")),
+    "negatives added": (
+        ren_liu,
+        "apart",
+        lambda f: lambda V, negatives, beta: f(V, negatives, -beta),
+        kernel("negatives"),
+    ),
     "plain attention": (ren_liu, "attention", lambda f: lambda seen, *rest, **others: f(seen), kernel("off_diagonal")),
-}  # fmt: skip
+}
 
 
 def planted(name):
@@ -136,10 +154,16 @@ def test_every_bug_planted_in_python_is_refuted(build):
 
 
 TWINS = {
-    "step": ("(W - (eta i' / N%:R) *: ((X *m W^T - Y)^T *m X))%A", "(W + (eta i' / N%:R) *: ((X *m W^T - Y)^T *m X))%A"),
+    "step": (
+        "(W - (eta i' / N%:R) *: ((X *m W^T - Y)^T *m X))%A",
+        "(W + (eta i' / N%:R) *: ((X *m W^T - Y)^T *m X))%A",
+    ),
     "weights": ("(c_0 n n) (c_0 n m) W0 (c_scalar m (- 1))", "(c_0 n n) (c_0 n m) W0 (c_scalar m 1)"),
     "momentum": ("eta *: (c_momentum eta v t' + v t')", "eta *: c_momentum eta v t' + v t'"),
-    "loss": ("+ (b * (eta * D)^-1) *: ((c_negatives neg V)^T *m K)))%A", "+ (b * eta^-1) *: ((c_negatives neg V)^T *m K)))%A"),
+    "loss": (
+        "+ (b * (eta * D)^-1) *: ((c_negatives neg V)^T *m K)))%A",
+        "+ (b * eta^-1) *: ((c_negatives neg V)^T *m K)))%A",
+    ),
 }
 
 

@@ -22,15 +22,15 @@ from test_backends import BACKENDS, kept
 
 import refimpl as ri
 from refimpl import MP, QQ, Float, NotDefined, Rope, RunningError, balls
-from refimpl.feature_error import mean_squared_error
-from refimpl.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features
-from refimpl.rope import LAYOUTS
+from refimpl.attention.feature_error import mean_squared_error
+from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features
+from refimpl.attention.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name
-from refimpl.verify import features
 from refimpl.verify.check import Draws, check
-from refimpl.verify.features import FEATURES
 from refimpl.verify.theorem import FeatureCase, case_from_json
+from refimpl.verify.theorems import features
+from refimpl.verify.theorems.features import FEATURES
 
 F = Float()
 Z = 3.8906  # two-sided, 99.99 %
@@ -44,11 +44,15 @@ all_kinds = pytest.mark.parametrize("kind", KINDS)
 def backends(*quick):
     """All of them; JAX, which compiles every operation for every shape, is slow but for those that are named."""
     slow = {name for name in BACKENDS if "jax" in name} - set(quick)
-    return pytest.mark.parametrize("backend", [pytest.param(b, marks=[pytest.mark.slow] if b in slow else []) for b in BACKENDS])
+    return pytest.mark.parametrize(
+        "backend", [pytest.param(b, marks=[pytest.mark.slow] if b in slow else []) for b in BACKENDS]
+    )
 
 
 def drawn(kind, r=4, d=3, *, seed=0, system=F, a=2.0):
-    return random_features(kind, None if kind == "taylor" else r, d, seed=seed, system=system, a=a if kind == "favor++" else None)
+    return random_features(
+        kind, None if kind == "taylor" else r, d, seed=seed, system=system, a=a if kind == "favor++" else None
+    )
 
 
 def two_vectors(d=D, a=0.5, seed=0):
@@ -106,8 +110,16 @@ def coupled(kind, x, y, pairs, r):
 
 
 WRONG = {
-    "the ½ of trigonometric features dropped": ("trigonometric", 2, lambda x, y: 2 * mean_squared_error("trigonometric", x, y, 2)),
-    "the ½ of hyperbolic features dropped": ("hyperbolic", 2, lambda x, y: 2 * mean_squared_error("hyperbolic", x, y, 2)),
+    "the ½ of trigonometric features dropped": (
+        "trigonometric",
+        2,
+        lambda x, y: 2 * mean_squared_error("trigonometric", x, y, 2),
+    ),
+    "the ½ of hyperbolic features dropped": (
+        "hyperbolic",
+        2,
+        lambda x, y: 2 * mean_squared_error("hyperbolic", x, y, 2),
+    ),
     "hyperbolic as so many positive ones": ("hyperbolic", 2, lambda x, y: mean_squared_error("positive", x, y, 2)),
     "1 − e^−a dropped": ("positive", 2, lambda x, y: np.exp((x + y) @ (x + y) + 2 * x @ y) / 2),
     "favor++ with A = 0": ("favor++", 2, lambda x, y: mean_squared_error("favor++", x, y, 2, a=0)),
@@ -115,7 +127,7 @@ WRONG = {
     "all pairs coupled, across blocks too": ("orthogonal", 9, lambda x, y: coupled("orthogonal", x, y, 36, 9)),
     "no pairs in the block that is cut": ("simplex", 9, lambda x, y: coupled("simplex", x, y, 15, 9)),
     "simplex as if orthogonal": ("simplex", 6, lambda x, y: mean_squared_error("orthogonal", x, y, 6)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -135,7 +147,9 @@ def test_coupled_pairs_are_counted_right():
 def orthogonal_bound(x, y, r):
     """Choromanski et al. 2021, as read in notes on it."""
     d, SM = len(x), np.exp(x @ y)
-    return mean_squared_error("positive", x, y, r) - 2 * (r - 1) / (r * (d + 2)) * (SM - np.exp(-(x @ x + y @ y) / 2)) ** 2
+    return (
+        mean_squared_error("positive", x, y, r) - 2 * (r - 1) / (r * (d + 2)) * (SM - np.exp(-(x @ x + y @ y) / 2)) ** 2
+    )
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
@@ -169,12 +183,18 @@ def covariance_by_moments(a, d, kappa):
     ctx = mpmath.MPContext()
     ctx.dps = 60
     a, kappa, half = ctx.mpf(a), ctx.mpf(kappa.numerator) / kappa.denominator, ctx.mpf(d) / 2
-    chi = functools.cache(lambda n: ctx.mpf(2) ** (ctx.mpf(n) / 2) * ctx.gamma(half + ctx.mpf(n) / 2) / ctx.gamma(half))  # E ρ^n
+    chi = functools.cache(
+        lambda n: ctx.mpf(2) ** (ctx.mpf(n) / 2) * ctx.gamma(half + ctx.mpf(n) / 2) / ctx.gamma(half)
+    )  # E ρ^n
 
     def moment(k):
         terms = ((i, j, k - i - j) for i in range(k + 1) for j in range(k + 1 - i))
         return ctx.fsum(
-            ctx.factorial(k) / (ctx.factorial(i) * ctx.factorial(j) * ctx.factorial(l)) * (2 * kappa) ** l * chi(2 * i + l) * chi(2 * j + l)
+            ctx.factorial(k)
+            / (ctx.factorial(i) * ctx.factorial(j) * ctx.factorial(l))
+            * (2 * kappa) ** l
+            * chi(2 * i + l)
+            * chi(2 * j + l)
             for i, j, l in terms
         )
 
@@ -188,7 +208,9 @@ def covariance_by_moments(a, d, kappa):
 def test_covariance_by_another_road(kind, d, a):
     """By moments of the norms; for orthogonal blocks, of which they make ₁F₁(d; d/2; a/2), by that as well."""
     x, y = two_vectors(d, a)
-    got = (mean_squared_error(kind, x, y, d) - mean_squared_error("positive", x, y, d)) * d / (d - 1) / np.exp(2 * x @ y)
+    got = (
+        (mean_squared_error(kind, x, y, d) - mean_squared_error("positive", x, y, d)) * d / (d - 1) / np.exp(2 * x @ y)
+    )
     a = (x + y) @ (x + y)
     want = covariance_by_moments(a, d, Fraction(0) if kind == "orthogonal" else Fraction(-1, d - 1))
     assert abs(got - want) <= ROUNDING * np.expm1(a)
@@ -202,7 +224,10 @@ def test_favor_is_least_at_its_statistic(a, d):
     least = mean_squared_error("favor++", x, y, 2, a=a)
     for other in (0, a / 2, 0.9 * a, 1.1 * a, 2 * a):
         assert least <= mean_squared_error("favor++", x, y, 2, a=other) * (1 + ROUNDING)
-    assert abs(mean_squared_error("favor++", x, y, 2, a=0) / mean_squared_error("positive", x, y, 2) - 1) <= ROUNDING * np.exp(a) / a
+    assert (
+        abs(mean_squared_error("favor++", x, y, 2, a=0) / mean_squared_error("positive", x, y, 2) - 1)
+        <= ROUNDING * np.exp(a) / a
+    )
 
 
 @given(size=st.floats(1e-6, 30), sign=st.sampled_from([-1, 1]))
@@ -291,10 +316,16 @@ def test_no_norm_is_shared_in_a_block():
 # The map
 
 
-@pytest.mark.parametrize("system", [F, Float("numpy", "float32"), MP(30), balls(30), balls(30, "iv"), RunningError("float64")], ids=str)
+@pytest.mark.parametrize(
+    "system", [F, Float("numpy", "float32"), MP(30), balls(30), balls(30, "iv"), RunningError("float64")], ids=str
+)
 @all_kinds
 @given(
-    lead=st.sampled_from([(), (2,), (0,), (2, 1)]), n=st.integers(0, 3), d=st.integers(1, 5), r=st.integers(1, 5), seed=st.integers(0, 99)
+    lead=st.sampled_from([(), (2,), (0,), (2, 1)]),
+    n=st.integers(0, 3),
+    d=st.integers(1, 5),
+    r=st.integers(1, 5),
+    seed=st.integers(0, 99),
 )
 def test_shapes_and_logarithms(system, kind, lead, n, d, r, seed):
     r, d = 2 * r if kind in PAIRS else r, max(d, 2) if kind == "simplex" else d
@@ -338,7 +369,9 @@ def test_within_bound_on_every_backend(backend, kind):
     got = phi(x)
     assert kept(system, got) and all(kept(system, part) for part in phi.log(x))
     truth, bounded = (
-        RandomFeatures(kind, None if phi.omega is None else numbers.convert(host(phi.omega)), phi.A)(numbers.convert(host(x)))
+        RandomFeatures(kind, None if phi.omega is None else numbers.convert(host(phi.omega)), phi.A)(
+            numbers.convert(host(x))
+        )
         for numbers in (MP(40), RunningError(dtype_name(system.dtype)))
     )
     found = ri.judge(got, truth, bounded.system.error(bounded))
@@ -353,17 +386,29 @@ def test_quarter_turns_change_no_bit(backend, layout, kind):
     system = BACKENDS[backend]()
     rng = np.random.default_rng(0)
     omega, x = (system.convert(rng.integers(-3, 4, shape)) for shape in ((3, 5), (2, 5)))
-    phi, rope = RandomFeatures(kind, omega), Rope(ri.power_table(system.convert([0, 0]), system.convert([1, 1])), layout, "before")
+    phi, rope = (
+        RandomFeatures(kind, omega),
+        Rope(ri.power_table(system.convert([0, 0]), system.convert([1, 1])), layout, "before"),
+    )
     turned = phi.rotated(rope, 3)
-    assert system.equal(turned(rope(x, [3, 3])), phi(x)) and not system.equal(turned(x), phi(x)) and kept(system, turned.omega)
+    assert (
+        system.equal(turned(rope(x, [3, 3])), phi(x))
+        and not system.equal(turned(x), phi(x))
+        and kept(system, turned.omega)
+    )
 
 
 @pytest.mark.parametrize("maker", MAKERS)
 @random_kinds
 @given(
-    n=st.integers(0, 2), d=st.integers(2, 5), r=st.integers(1, 3), by=st.integers(-900, 900), layout=st.sampled_from(LAYOUTS),
-    part=st.integers(0, 2), seed=st.integers(0, 99),
-)  # fmt: skip
+    n=st.integers(0, 2),
+    d=st.integers(2, 5),
+    r=st.integers(1, 3),
+    by=st.integers(-900, 900),
+    layout=st.sampled_from(LAYOUTS),
+    part=st.integers(0, 2),
+    seed=st.integers(0, 99),
+)
 def test_rotation_covariance(maker, kind, n, d, r, by, layout, part, seed):
     """φ_{Rω}(R x) = φ_ω(x), partial rotary or not: the balls overlap, and say something."""
     system = balls(30, maker)
@@ -384,7 +429,10 @@ def test_the_error_is_sampled():
     result = check(SAMPLED, F, SAMPLED.cases)
     assert result.verdict == "MEASURED" and result.instances == 6 and "150000 draws each within" in result.evidence
     elsewhere = check(SAMPLED, MP(50), SAMPLED.cases)
-    assert (elsewhere.verdict, elsewhere.evidence) == ("N/A", "feature_error is about means over draws, taken in float64")
+    assert (elsewhere.verdict, elsewhere.evidence) == (
+        "N/A",
+        "feature_error is about means over draws, taken in float64",
+    )
 
 
 OFF = {
@@ -438,7 +486,10 @@ def test_theorems_on_more_cases(theorem, system):
 def test_theorems_need_a_real_system():
     for theorem in IDENTITIES:
         result = check(theorem, QQ, theorem.cases)
-        assert (result.verdict, result.evidence) == ("N/A", "exp is not defined in ℚ; a random feature needs a real system")
+        assert (result.verdict, result.evidence) == (
+            "N/A",
+            "exp is not defined in ℚ; a random feature needs a real system",
+        )
 
 
 def test_cases_go_into_a_file_and_back():
@@ -459,19 +510,35 @@ def logs(edit):
 
 PLANTED = {
     "turned the other way": ("rotation_covariance", {"rotated": lambda self, rope, by: rotated(self, rope, -by)}),
-    "turned one position short": ("rotation_covariance", {"rotated": lambda self, rope, by: rotated(self, rope, by + 1)}),
+    "turned one position short": (
+        "rotation_covariance",
+        {"rotated": lambda self, rope, by: rotated(self, rope, by + 1)},
+    ),
     "turned in the other layout": (
         "rotation_covariance",
-        {"rotated": lambda self, rope, by: rotated(self, Rope(rope.table, LAYOUTS[rope.layout == "half"], "before"), by)},
+        {
+            "rotated": lambda self, rope, by: rotated(
+                self, Rope(rope.table, LAYOUTS[rope.layout == "half"], "before"), by
+            )
+        },
     ),
     "not turned": ("rotation_covariance", {"rotated": lambda self, rope, by: self}),
-    "A lost in turning": ("rotation_covariance", {"rotated": lambda self, *args: RandomFeatures(self.kind, rotated(self, *args).omega)}),
+    "A lost in turning": (
+        "rotation_covariance",
+        {"rotated": lambda self, *args: RandomFeatures(self.kind, rotated(self, *args).omega)},
+    ),
     "a feature of one coordinate": ("rotation_covariance", logs(lambda self, x, f, c: (f, c + x[..., :1] / 8))),
-    "r^−½ forgotten": ("log_features", logs(lambda self, x, f, c: (f, c + c.dtype.log(c.dtype.ones_like(c) * self.features(0)) / 2))),
+    "r^−½ forgotten": (
+        "log_features",
+        logs(lambda self, x, f, c: (f, c + c.dtype.log(c.dtype.ones_like(c) * self.features(0)) / 2)),
+    ),
     "an ε of 2^-20": ("log_features", logs(lambda self, x, f, c: (f + f / 2**20, c))),
-    "|x|² for |x|²/2": ("log_features", logs(lambda self, x, f, c: (f, c - c.dtype.xp.sum(x * x, axis=-1, keepdims=True) / 2))),
+    "|x|² for |x|²/2": (
+        "log_features",
+        logs(lambda self, x, f, c: (f, c - c.dtype.xp.sum(x * x, axis=-1, keepdims=True) / 2)),
+    ),
     "without 1/√2": ("taylor_kernel", logs(lambda self, x, f, c: (f + f / 3, c))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("planted", PLANTED)
@@ -498,33 +565,95 @@ def rf(kind="positive", r=4, d=3, *, seed=0, system=F, a=None):
 
 
 WORDS = [
-    (lambda: RandomFeatures("positiv", omega), ValueError,
-     f"RandomFeatures: `kind` must be one of {NAMES}, got 'positiv'; did you mean 'positive'?"),
-    (lambda: RandomFeatures("taylor", omega), ValueError, "RandomFeatures: `omega` must be None for taylor, got a value of type ndarray"),
-    (lambda: RandomFeatures("simplex", None), ValueError,
-     "RandomFeatures: `omega` must be an array (directions, width) for simplex, got None"),
-    (lambda: RandomFeatures("positive", [[1.0]]), TypeError,
-     "RandomFeatures: `omega` must be an array (NumPy, torch, JAX, or of a refimpl system), got list"),
-    (lambda: RandomFeatures("positive", x3), ValueError, "RandomFeatures: `omega` must have shape (..., directions, width), got (3,)"),
+    (
+        lambda: RandomFeatures("positiv", omega),
+        ValueError,
+        f"RandomFeatures: `kind` must be one of {NAMES}, got 'positiv'; did you mean 'positive'?",
+    ),
+    (
+        lambda: RandomFeatures("taylor", omega),
+        ValueError,
+        "RandomFeatures: `omega` must be None for taylor, got a value of type ndarray",
+    ),
+    (
+        lambda: RandomFeatures("simplex", None),
+        ValueError,
+        "RandomFeatures: `omega` must be an array (directions, width) for simplex, got None",
+    ),
+    (
+        lambda: RandomFeatures("positive", [[1.0]]),
+        TypeError,
+        "RandomFeatures: `omega` must be an array (NumPy, torch, JAX, or of a refimpl system), got list",
+    ),
+    (
+        lambda: RandomFeatures("positive", x3),
+        ValueError,
+        "RandomFeatures: `omega` must have shape (..., directions, width), got (3,)",
+    ),
     (lambda: RandomFeatures("favor++", omega, 1), ValueError, "RandomFeatures: `A` must be a finite number ≤ 0, got 1"),
-    (lambda: RandomFeatures("favor++", omega, float("nan")), ValueError, "RandomFeatures: `A` must be a finite number ≤ 0, got nan"),
-    (lambda: RandomFeatures("favor++", omega, float("-inf")), ValueError, "RandomFeatures: `A` must be a finite number ≤ 0, got -inf"),
-    (lambda: RandomFeatures("favor++", omega, False), ValueError, "RandomFeatures: `A` must be a finite number ≤ 0, got False"),
-    (lambda: RandomFeatures("favor++", omega, "0"), ValueError, "RandomFeatures: `A` must be a finite number ≤ 0, got '0'"),
-    (lambda: RandomFeatures("positive", omega, -1), ValueError, "RandomFeatures: `A` must be 0 but for favor++, got -1"),
-    (lambda: phi(F.random((2, 4), 0)), ValueError, "RandomFeatures: `x` must have shape (..., tokens, 3) to match `omega`, got (2, 4)"),
-    (lambda: phi.log(x3), ValueError, "RandomFeatures: `x` must have shape (..., tokens, 3) to match `omega`, got (3,)"),
+    (
+        lambda: RandomFeatures("favor++", omega, float("nan")),
+        ValueError,
+        "RandomFeatures: `A` must be a finite number ≤ 0, got nan",
+    ),
+    (
+        lambda: RandomFeatures("favor++", omega, float("-inf")),
+        ValueError,
+        "RandomFeatures: `A` must be a finite number ≤ 0, got -inf",
+    ),
+    (
+        lambda: RandomFeatures("favor++", omega, False),
+        ValueError,
+        "RandomFeatures: `A` must be a finite number ≤ 0, got False",
+    ),
+    (
+        lambda: RandomFeatures("favor++", omega, "0"),
+        ValueError,
+        "RandomFeatures: `A` must be a finite number ≤ 0, got '0'",
+    ),
+    (
+        lambda: RandomFeatures("positive", omega, -1),
+        ValueError,
+        "RandomFeatures: `A` must be 0 but for favor++, got -1",
+    ),
+    (
+        lambda: phi(F.random((2, 4), 0)),
+        ValueError,
+        "RandomFeatures: `x` must have shape (..., tokens, 3) to match `omega`, got (2, 4)",
+    ),
+    (
+        lambda: phi.log(x3),
+        ValueError,
+        "RandomFeatures: `x` must have shape (..., tokens, 3) to match `omega`, got (3,)",
+    ),
     (lambda: taylor(x3), ValueError, "RandomFeatures: `x` must have shape (..., tokens, width), got (3,)"),
-    (lambda: phi(x3[None].astype(np.float32)), TypeError,
-     "RandomFeatures: `omega` has dtype float64, `x` has float32; convert one of them explicitly"),
-    (lambda: taylor(QQ.random((2, 3), 0)), NotDefined, "exp is not defined in ℚ; a map to taylor features needs a real system"),
+    (
+        lambda: phi(x3[None].astype(np.float32)),
+        TypeError,
+        "RandomFeatures: `omega` has dtype float64, `x` has float32; convert one of them explicitly",
+    ),
+    (
+        lambda: taylor(QQ.random((2, 3), 0)),
+        NotDefined,
+        "exp is not defined in ℚ; a map to taylor features needs a real system",
+    ),
     (lambda: phi.rotated(None, 1), TypeError, "RandomFeatures.rotated: `rope` must be a Rope, got NoneType"),
     (lambda: phi.rotated(before, 1.5), ValueError, "RandomFeatures.rotated: `by` must be an integer, got 1.5"),
-    (lambda: phi.rotated(after, 1), NotDefined,
-     "RandomFeatures.rotated: directions turn under RoPE before the kernel; under RoPE after φ the state itself turns, by shift"),
-    (lambda: taylor.rotated(before, 1), NotDefined,
-     "RandomFeatures.rotated: taylor features have no directions to turn; keep running positions"),
-    (lambda: rf("favor"), ValueError, f"random_features: `kind` must be one of {NAMES}, got 'favor'; did you mean 'favor++'?"),
+    (
+        lambda: phi.rotated(after, 1),
+        NotDefined,
+        "RandomFeatures.rotated: directions turn under RoPE before the kernel; under RoPE after φ the state itself turns, by shift",
+    ),
+    (
+        lambda: taylor.rotated(before, 1),
+        NotDefined,
+        "RandomFeatures.rotated: taylor features have no directions to turn; keep running positions",
+    ),
+    (
+        lambda: rf("favor"),
+        ValueError,
+        f"random_features: `kind` must be one of {NAMES}, got 'favor'; did you mean 'favor++'?",
+    ),
     (lambda: rf(system=np), TypeError, "random_features: `system` must be a System, got module"),
     (lambda: rf(system=QQ), NotDefined, "exp is not defined in ℚ; a map to positive features needs a real system"),
     (lambda: rf(d=0), ValueError, "random_features: `d` must be an integer ≥ 1, got 0"),
@@ -533,29 +662,70 @@ WORDS = [
     (lambda: rf(seed=None), ValueError, "random_features: `seed` must be an integer ≥ 0, got None"),
     (lambda: rf(r=0), ValueError, "random_features: `r` must be an integer ≥ 1, got 0"),
     (lambda: rf(r=None), ValueError, "random_features: `r` must be an integer ≥ 1, got None"),
-    (lambda: rf("hyperbolic", r=5), ValueError,
-     "random_features: `r` must be even for hyperbolic, which makes two features of each direction, got 5"),
-    (lambda: rf("taylor", r=5), ValueError, "random_features: `r` must be None for taylor, whose features are 1 + d + d², got 5"),
+    (
+        lambda: rf("hyperbolic", r=5),
+        ValueError,
+        "random_features: `r` must be even for hyperbolic, which makes two features of each direction, got 5",
+    ),
+    (
+        lambda: rf("taylor", r=5),
+        ValueError,
+        "random_features: `r` must be None for taylor, whose features are 1 + d + d², got 5",
+    ),
     (lambda: rf(a=1), ValueError, "random_features: `a` must be None but for favor++, got 1"),
-    (lambda: rf("favor++"), ValueError,
-     "random_features: `a` must be a finite number ≥ 0 for favor++, |x + y|² as fixed in advance, got None"),
+    (
+        lambda: rf("favor++"),
+        ValueError,
+        "random_features: `a` must be a finite number ≥ 0 for favor++, |x + y|² as fixed in advance, got None",
+    ),
     (lambda: rf("favor++", a=-1), ValueError, "|x + y|² as fixed in advance, got -1"),
     (lambda: rf("favor++", a=float("inf")), ValueError, "|x + y|² as fixed in advance, got inf"),
-    (lambda: mean_squared_error("fourier", x3, x3, 2), ValueError, f"mean_squared_error: `kind` must be one of {NAMES}, got 'fourier'"),
-    (lambda: mean_squared_error("positive", x3, x3[:2], 2), ValueError,
-     "mean_squared_error: `y` must have shape (..., 3) to match `x`, got (2,)"),
-    (lambda: mean_squared_error("positive", x3[0], x3, 2), ValueError, "mean_squared_error: `x` must have shape (..., width), got ()"),
-    (lambda: mean_squared_error("simplex", x3[:1], x3[:1], 2), ValueError,
-     "mean_squared_error: `d` must be the width of `x` and `y`, an integer ≥ 2, got 1"),
-    (lambda: mean_squared_error("positive", omega, omega[:2], 2), ValueError,
-     "mean_squared_error: leading axes (2,) of `y` must broadcast with (4,) of `x`"),
-    (lambda: mean_squared_error("trigonometric", x3, x3, 3), ValueError,
-     "mean_squared_error: `r` must be even for trigonometric, which makes two features of each direction, got 3"),
-    (lambda: mean_squared_error("taylor", x3, x3, 3), ValueError,
-     "mean_squared_error: `r` must be None for taylor, whose features are 1 + d + d², got 3"),
-    (lambda: mean_squared_error("positive", x3, x3, 3, a=1), ValueError, "mean_squared_error: `a` must be None but for favor++, got 1"),
-    (lambda: mean_squared_error("favor++", x3, x3, 3), ValueError, "mean_squared_error: `a` must be a finite number ≥ 0 for favor++"),
-]  # fmt: skip
+    (
+        lambda: mean_squared_error("fourier", x3, x3, 2),
+        ValueError,
+        f"mean_squared_error: `kind` must be one of {NAMES}, got 'fourier'",
+    ),
+    (
+        lambda: mean_squared_error("positive", x3, x3[:2], 2),
+        ValueError,
+        "mean_squared_error: `y` must have shape (..., 3) to match `x`, got (2,)",
+    ),
+    (
+        lambda: mean_squared_error("positive", x3[0], x3, 2),
+        ValueError,
+        "mean_squared_error: `x` must have shape (..., width), got ()",
+    ),
+    (
+        lambda: mean_squared_error("simplex", x3[:1], x3[:1], 2),
+        ValueError,
+        "mean_squared_error: `d` must be the width of `x` and `y`, an integer ≥ 2, got 1",
+    ),
+    (
+        lambda: mean_squared_error("positive", omega, omega[:2], 2),
+        ValueError,
+        "mean_squared_error: leading axes (2,) of `y` must broadcast with (4,) of `x`",
+    ),
+    (
+        lambda: mean_squared_error("trigonometric", x3, x3, 3),
+        ValueError,
+        "mean_squared_error: `r` must be even for trigonometric, which makes two features of each direction, got 3",
+    ),
+    (
+        lambda: mean_squared_error("taylor", x3, x3, 3),
+        ValueError,
+        "mean_squared_error: `r` must be None for taylor, whose features are 1 + d + d², got 3",
+    ),
+    (
+        lambda: mean_squared_error("positive", x3, x3, 3, a=1),
+        ValueError,
+        "mean_squared_error: `a` must be None but for favor++, got 1",
+    ),
+    (
+        lambda: mean_squared_error("favor++", x3, x3, 3),
+        ValueError,
+        "mean_squared_error: `a` must be a finite number ≥ 0 for favor++",
+    ),
+]
 
 
 @pytest.mark.parametrize(("call", "kind", "words"), WORDS)

@@ -28,7 +28,11 @@ def test_opens_with_one_sentence_then_one_block_of_two_commands():
 def test_commands_make_their_own_environment_then_verify_and_test():
     first, second = commands()
     assert all(c.startswith("python3 -m venv .venv && .venv/bin/pip install") for c in (first, second))
-    assert first.endswith(".venv/bin/refimpl verify") and second.endswith(".venv/bin/python -m pytest") and ".[test]" in second
+    assert (
+        first.endswith(".venv/bin/refimpl verify")
+        and second.endswith(".venv/bin/python -m pytest")
+        and ".[test]" in second
+    )
 
 
 def test_every_room_exists_and_every_handle_is_public():
@@ -62,7 +66,9 @@ def test_with_no_skip_a_skip_is_a_failure(where, tmp_path):
 
     def status(**env):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
-        run = subprocess.run(command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True)
+        run = subprocess.run(
+            command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True
+        )
         return run.returncode, run.stdout
 
     assert status()[0] in (0, 5)  # 5: nothing was collected

@@ -70,7 +70,10 @@ def test_mpmath_rounds_what_it_converts_once(n, d, digits):
 
 @pytest.mark.parametrize("position", [0, 1, -7, 10**6, 2**40, -(2**53)])
 def test_mpmath_angles_are_right_at_any_position(position):
-    low, high = (MP(digits).angles([(Fraction(10000), Fraction(-1, 3)), (Fraction(1), Fraction(1))], [position]) for digits in (15, 60))
+    low, high = (
+        MP(digits).angles([(Fraction(10000), Fraction(-1, 3)), (Fraction(1), Fraction(1))], [position])
+        for digits in (15, 60)
+    )
     # The angle is good to 2^-8 of the last place, cos and sin add one unit: 2·2^-prec of numbers up to 1.
     for a, b in zip(low, high, strict=True):
         assert np.all(abs(fractions(a, "test") - fractions(b, "test")) <= Fraction(2, 2 ** MP(15).ctx.prec))
@@ -100,9 +103,16 @@ def test_balls_contain_what_they_compute(maker, digits, seed):
     y = QQ.where(y == 0, 1, y)
     a, b = numbers.convert(x / 7), numbers.convert(y / 7)
     for got, want in [
-        (a, x / 7), (a + b, (x + y) / 7), (a - b, (x - y) / 7), (a * b, x * y / 49), (a / b, x / y), (1 / b, 7 / y),
-        (a @ b[:2], x @ y[:2] / 49), (numbers.maximum(a, b), QQ.maximum(x, y) / 7), (numbers.abs(a), QQ.abs(x) / 7),
-    ]:  # fmt: skip
+        (a, x / 7),
+        (a + b, (x + y) / 7),
+        (a - b, (x - y) / 7),
+        (a * b, x * y / 49),
+        (a / b, x / y),
+        (1 / b, 7 / y),
+        (a @ b[:2], x @ y[:2] / 49),
+        (numbers.maximum(a, b), QQ.maximum(x, y) / 7),
+        (numbers.abs(a), QQ.abs(x) / 7),
+    ]:
         assert contains(numbers, got, want)
         # Sizes stay below 98, one division by at least 1/56 turns on them; at most 4 roundings, of 2 units of 10^-digits each.
         assert numbers.radius(got) <= 56 * 98 * 8 * 10.0**-digits
@@ -143,7 +153,9 @@ def test_functions_of_wide_balls_contain_all_their_values(maker, seed):
 @makers
 def test_angles_in_balls(maker):
     frequencies, positions = [(Fraction(10000), Fraction(-1, 3)), (Fraction(1), Fraction(1))], [0, -3, 10**6]
-    for got, want in zip(balls(20, maker).angles(frequencies, positions), MP(60).angles(frequencies, positions), strict=True):
+    for got, want in zip(
+        balls(20, maker).angles(frequencies, positions), MP(60).angles(frequencies, positions), strict=True
+    ):
         # θ ≤ 1 is good to a few units of 10^-20, the million multiplies them.
         assert contains(balls(20, maker), got, want) and balls(20, maker).radius(got) < 1e6 * 8e-20
 
@@ -203,7 +215,11 @@ def test_float_handles(library, dtype):
         with says(ValueError, "Float: jax.numpy makes float32 of 'float64' here; for JAX, set jax_enable_x64 first"):
             Float(library, dtype)
         return
-    if dtype in ("float16", "bfloat16") and library in ("numpy", "array_api_strict") and (library, dtype) != ("numpy", "float16"):
+    if (
+        dtype in ("float16", "bfloat16")
+        and library in ("numpy", "array_api_strict")
+        and (library, dtype) != ("numpy", "float16")
+    ):
         with says(ValueError, f"Float: {library} has no floating dtype '{dtype}'"):
             Float(library, dtype)
         return

@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refimpl as ri
-from refimpl.recurrent import Carried, recurrence, recurrence_sum, wkv4, wkv4_sum
-from refimpl.recurrent.recurrence import NOTHING, matrix_form
+from refimpl.model.recurrence import NOTHING, Carried, matrix_form, recurrence, recurrence_sum, wkv4, wkv4_sum
 from refimpl.systems import fractions
-from refimpl.verify import recurrences
 from refimpl.verify.check import check
 from refimpl.verify.theorem import RecurrentCase, case_from_json
+from refimpl.verify.theorems import recurrences
 
 HUGE = ri.GF(2**61 - 1)
 THEOREMS = {t.name: t for t in recurrences.RECURRENCES}
@@ -31,13 +30,20 @@ def problems(draw: Any, system: Any) -> tuple[list[Any], dict[str, Any]]:
     n, d, m = draw(st.sampled_from([0, 1, 2, 3, 5])), draw(st.integers(1, 4)), draw(st.integers(0, 4))
     heads = draw(st.sampled_from([(), (2,), (3,), (2, 2)]))
     seeds = iter(range(draw(st.integers(0, 10**6)) * 100, 2**62))
-    shapes = {"S": (*heads, d, m), "u": draw(st.sampled_from([(d,), (*heads, d)])), "a": (*heads, n, d), "b": (*heads, n, d)}
+    shapes = {
+        "S": (*heads, d, m),
+        "u": draw(st.sampled_from([(d,), (*heads, d)])),
+        "a": (*heads, n, d),
+        "b": (*heads, n, d),
+    }
     given = [name for group in (("S",), ("u",), ("a", "b")) if draw(st.booleans()) for name in group]
     arrays = [system.random((*heads, n, width), next(seeds)) for width in (d, d, d, m)]
     return arrays, {name: system.random(shapes[name], next(seeds)) for name in given}
 
 
-def cut(arrays: list[Any], options: dict[str, Any], start: int, stop: int, **past: Any) -> tuple[list[Any], dict[str, Any]]:
+def cut(
+    arrays: list[Any], options: dict[str, Any], start: int, stop: int, **past: Any
+) -> tuple[list[Any], dict[str, Any]]:
     tokens = {name: x[..., start:stop, :] for name, x in options.items() if name in ("a", "b")}
     return [x[..., start:stop, :] for x in arrays], options | past | tokens
 
@@ -58,12 +64,17 @@ def test_recurrence_is_its_sum_split_anywhere(system: Any, data: Any) -> None:
             assert system.equal(last, end)
 
 
-def by_matrices(r: Any, w: Any, k: Any, v: Any, S: Any = None, u: Any = None, a: Any = None, b: Any = None) -> tuple[Any, Any]:
+def by_matrices(
+    r: Any, w: Any, k: Any, v: Any, S: Any = None, u: Any = None, a: Any = None, b: Any = None
+) -> tuple[Any, Any]:
     """One head, of Fractions in NumPy: every product of transitions formed, for each pair of tokens."""
     (n, d), m = r.shape, v.shape[1]
     one, none = np.array([[Fraction(i == j) for j in range(d)] for i in range(d)]), np.full((d, m), Fraction(0))
     S = none if S is None else S
-    A = [np.array([[w[x, i] * (i == j) + (0 if a is None else b[x, i] * a[x, j]) for j in range(d)] for i in range(d)]) for x in range(n)]
+    A = [
+        np.array([[w[x, i] * (i == j) + (0 if a is None else b[x, i] * a[x, j]) for j in range(d)] for i in range(d)])
+        for x in range(n)
+    ]
 
     def product(first: int, last: int) -> Any:
         return one if last < first else A[last] @ product(first, last - 1)
@@ -114,7 +125,14 @@ def test_leading_axes_broadcast() -> None:
     assert ri.QQ.equal(o[1, 2, :, :], one)
 
 
-SYSTEMS = [ri.Float(), ri.Float("numpy", "float32"), ri.Float("array_api_strict"), ri.MP(30), ri.balls(30, "iv"), ri.RunningError()]
+SYSTEMS = [
+    ri.Float(),
+    ri.Float("numpy", "float32"),
+    ri.Float("array_api_strict"),
+    ri.MP(30),
+    ri.balls(30, "iv"),
+    ri.RunningError(),
+]
 
 
 def peers() -> list[Any]:
@@ -124,7 +142,9 @@ def peers() -> list[Any]:
             system = ri.Float(library, "float32")
         except ImportError:
             continue
-        systems.append(pytest.param(system, marks=pytest.mark.slow) if library == "jax" else system)  # it compiles for seconds
+        systems.append(
+            pytest.param(system, marks=pytest.mark.slow) if library == "jax" else system
+        )  # it compiles for seconds
     return systems
 
 
@@ -141,8 +161,13 @@ def test_every_kind_of_array(system: Any) -> None:
     for options in ((), ("S",), ("S", "u"), ("S", "a", "b"), ("S", "u", "a", "b")):
         for form in (recurrence, recurrence_sum):
             o, S = form(*arrays[:4], **{name: x for name, x in zip("Suab", arrays[4:], strict=True) if name in options})
-            want, end = recurrence(*exact[:4], **{name: x for name, x in zip("Suab", exact[4:], strict=True) if name in options})
-            assert np.abs(ri.floats(o) - ri.floats(want)).max() < 1e-5 and np.abs(ri.floats(S) - ri.floats(end)).max() < 1e-5
+            want, end = recurrence(
+                *exact[:4], **{name: x for name, x in zip("Suab", exact[4:], strict=True) if name in options}
+            )
+            assert (
+                np.abs(ri.floats(o) - ri.floats(want)).max() < 1e-5
+                and np.abs(ri.floats(S) - ri.floats(end)).max() < 1e-5
+            )
     o, S = wkv4(arrays[5], -arrays[5], arrays[0], arrays[1])
     want, end = wkv4_sum(arrays[5], -arrays[5], arrays[0], arrays[1])
     for x, y in zip((o, *S), (want, *end), strict=True):
@@ -204,9 +229,20 @@ def right(xp, r, w, k, v, S, u, a, b):
 
 
 def _scan(  # type: ignore[no-untyped-def]
-    xp, r, w, k, v, S, u, a, b, *, write=lambda w_t, S, kv, turned: w_t * S + kv + turned, turn=lambda w_t, S: S,
+    xp,
+    r,
+    w,
+    k,
+    v,
+    S,
+    u,
+    a,
+    b,
+    *,
+    write=lambda w_t, S, kv, turned: w_t * S + kv + turned,
+    turn=lambda w_t, S: S,
     read=lambda S, u, kv: S + u * kv,
-):  # fmt: skip
+):
     """The right form, with places to put a wrong one in."""
     o = [r[..., :0, :] @ S]
     for t in range(r.shape[-2]):
@@ -223,9 +259,15 @@ def product_one_factor_short(r, w, k, v, /, *, S=None, u=None, a=None, b=None):
 
 
 BUGS = [
-    decay_after_the_write, bonus_forgotten, rank_one_transposed, read_after_instead_of_before, rank_one_of_the_decayed_state,
-    bonus_for_the_past, start_forgotten, product_one_factor_short,
-]  # fmt: skip
+    decay_after_the_write,
+    bonus_forgotten,
+    rank_one_transposed,
+    read_after_instead_of_before,
+    rank_one_of_the_decayed_state,
+    bonus_for_the_past,
+    start_forgotten,
+    product_one_factor_short,
+]
 
 
 @pytest.mark.parametrize("theorem", ["recurrence_eq_sum", "recurrence_split"])
@@ -291,7 +333,11 @@ def test_the_quotient_is_its_sum_split_anywhere(n: int, start: bool, seed: int) 
     system = ri.MP(30)
     w, u = (system.random((2,), seed + i) for i in range(2))
     k, v = (system.random((3, n, 2), seed + 2 + i) for i in range(2))
-    state = (system.random((3, 2), seed + 4), 1 + system.random((3, 2), seed + 5), system.random((3, 2), seed + 6)) if start else None
+    state = (
+        (system.random((3, 2), seed + 4), 1 + system.random((3, 2), seed + 5), system.random((3, 2), seed + 6))
+        if start
+        else None
+    )
     want, end = wkv4_sum(w, u, k, v, state=state)
     for t in range(n + 1):
         first, middle = wkv4(w, u, k[:, :t, :], v[:, :t, :], state=state)
@@ -325,9 +371,11 @@ def test_planted_quotients_are_found_out() -> None:
         return o, (num, den, 0 * exponent)
 
     bugs = [
-        wrong(lambda w, u, k, v: (w, 0 * u, k, v)), wrong(lambda w, u, k, v: (0 * w, u, k, v)), wrong(lambda w, u, k, v: (-w, u, k, v)),
+        wrong(lambda w, u, k, v: (w, 0 * u, k, v)),
+        wrong(lambda w, u, k, v: (0 * w, u, k, v)),
+        wrong(lambda w, u, k, v: (-w, u, k, v)),
         never_rescaled,
-    ]  # fmt: skip
+    ]
     theorem = THEOREMS["wkv4_eq_sum"]
     for form in bugs:
         recurrences.FORMS["wkv4"] = form
@@ -354,10 +402,25 @@ X, V = np.ones((3, 2)), np.ones((3, 4))
         ((X, X, X, V), {"S": X}, ValueError, "`S` must have shape (..., 2, 4) to match `r` and `v`, got (3, 2)"),
         ((X, X, X, V), {"u": V}, ValueError, "`u` must have shape (..., 2) to match `r`, got (3, 4)"),
         ((X, X, X, V), {"a": V, "b": X}, ValueError, "`a` must have shape (..., 3, 2) to match `r`, got (3, 4)"),
-        ((X, X, np.ones((2, 3, 2)), np.ones((5, 3, 4))), {}, ValueError, "leading axes (5,) of `v` must broadcast with (2,) of"),
+        (
+            (X, X, np.ones((2, 3, 2)), np.ones((5, 3, 4))),
+            {},
+            ValueError,
+            "leading axes (5,) of `v` must broadcast with (2,) of",
+        ),
         ((X, X, X * math.nan, V), {}, ValueError, "`k` must be finite, got nan or inf at token 0, column 0"),
-        ((X, X, X, V), {"S": np.full((2, 4), math.inf)}, ValueError, "`S` must be finite, got nan or inf at key 0, value 0"),
-        ((X * 1e200, X, X * 1e200, V), {}, ri.NotFinite, "the output overflows numpy float64: nan or inf at token 0, column 0"),
+        (
+            (X, X, X, V),
+            {"S": np.full((2, 4), math.inf)},
+            ValueError,
+            "`S` must be finite, got nan or inf at key 0, value 0",
+        ),
+        (
+            (X * 1e200, X, X * 1e200, V),
+            {},
+            ri.NotFinite,
+            "the output overflows numpy float64: nan or inf at token 0, column 0",
+        ),
         ((X[:, :0], X[:, :0], X[:, :0], V), {"S": V[:1]}, ValueError, "`S` must have shape (..., 0, 4)"),
     ],
 )
@@ -388,7 +451,12 @@ W, HALF = np.ones(2), np.ones((3, 2), dtype="float32")
         ((W, W[:1], X, X), None, ValueError, "`u` must have shape (..., 2) to match `k`, got (1,)"),
         ((W, W, X, X), (W, W[:1], W), ValueError, "`den` must have shape (..., 2) to match `k`, got (1,)"),
         ((W, W, X, X), (W, W, W * math.inf), ValueError, "`exponent` must be finite"),
-        ((W, W, X - 2000, X), (0 * W, 0 * W, 0 * W), ri.ZeroDenominator, "Σ exp(k) is zero at token 0, column 0 (no ε is added)"),
+        (
+            (W, W, X - 2000, X),
+            (0 * W, 0 * W, 0 * W),
+            ri.ZeroDenominator,
+            "Σ exp(k) is zero at token 0, column 0 (no ε is added)",
+        ),
         ((W, W, X, X * 1e308), (W * 1e308, 1e-9 * W, W), ri.NotFinite, "the output overflows"),
     ],
 )

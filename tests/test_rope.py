@@ -53,10 +53,10 @@ def test_permutation_between_layouts(system, pairs, rest, n, start, seed):
     """P rotate(x, half) = rotate(P x, interleaved), and P⁻¹ undoes P."""
     half, inter = (turning(system, pairs, layout, seed) for layout in ("half", "interleaved"))
     x, at = system.random((2, n, 2 * pairs + rest), seed + 1), range(start, start + n)
-    P = lambda x: ri.interleave(x, pairs=pairs)  # noqa: E731
+    P = lambda x: ri.rope.interleave(x, pairs=pairs)  # noqa: E731
     assert system.equal(P(half(x, at)), inter(P(x), at))
-    assert system.equal(ri.deinterleave(P(x), pairs=pairs), x)
-    assert system.equal(P(ri.deinterleave(x, pairs=pairs)), x)
+    assert system.equal(ri.rope.deinterleave(P(x), pairs=pairs), x)
+    assert system.equal(P(ri.rope.deinterleave(x, pairs=pairs)), x)
 
 
 def test_layouts_by_hand():
@@ -91,7 +91,9 @@ def test_tables_far_from_the_origin(dtype, u, position):
     """Against 60 digits: half a unit of the dtype (|cos| ≤ 1), plus 2⁻⁵¹ for the float64 the table is made in."""
     got = [fractions(t, "test")[0] for t in ri.angle_table(Float("numpy", dtype), 64)([position])]
     want = [fractions(t, "test")[0] for t in ri.angle_table(MP(60), 64)([position])]
-    assert max(abs(a - b) for g, w in zip(got, want, strict=True) for a, b in zip(g, w, strict=True)) <= Fraction(u) + Fraction(1, 2**51)
+    assert max(abs(a - b) for g, w in zip(got, want, strict=True) for a, b in zip(g, w, strict=True)) <= Fraction(
+        u
+    ) + Fraction(1, 2**51)
 
 
 def test_table_from_the_definition():
@@ -140,7 +142,7 @@ def test_quarter_turns_are_exact_in_floats():
 
 def test_placement_after_leaves_the_denominator_unturned():
     q, k = (QQ.random((3, 4), i) for i in (0, 1))
-    fq, fk, gq, gk = ri.features(q, k, rope=turning(QQ, 2, "half"), position=5)
+    fq, fk, gq, gk = ri.state.features(q, k, rope=turning(QQ, 2, "half"), position=5)
     assert QQ.equal(gq, q) and QQ.equal(gk, k) and not QQ.equal(fq, q) and not QQ.equal(fk, k)
-    fq, fk, gq, gk = ri.features(q, k, rope=turning(QQ, 2, "half", placement="before"), position=5)
+    fq, fk, gq, gk = ri.state.features(q, k, rope=turning(QQ, 2, "half", placement="before"), position=5)
     assert QQ.equal(gq, fq) and QQ.equal(gk, fk) and not QQ.equal(gq, q)

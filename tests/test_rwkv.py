@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from real_weights import folder
 
 import refimpl as ri
-from refimpl.models.rwkv_file import read_rwkv
-from refimpl.recurrent import Carried, Rwkv, recurrence
-from refimpl.recurrent import rwkv as room
-from refimpl.verify import recurrences
+from refimpl.files.models.rwkv_file import read_rwkv
+from refimpl.model import rwkv as room
+from refimpl.model.recurrence import Carried, recurrence
+from refimpl.model.rwkv import Rwkv
 from refimpl.verify.check import check
+from refimpl.verify.theorems import recurrences
 
 
 def rwkv(config: Rwkv, weights: Any, text: Any, states: Any = None, **options: Any) -> Any:
@@ -49,13 +50,21 @@ def apart(x: Any, y: Any) -> float:
 def tensors(version: str, layers: int = 2, width: int = 4) -> dict[str, Any]:
     """Slowest axis first."""
     one, square, rng, heads, hidden, vocabulary, rank = (width,), (width, width), np.random.default_rng(0), 2, 6, 5, 3
-    shapes: dict[str, tuple[int, ...]] = {"emb.weight": (vocabulary, width), "blocks.0.ln0.weight": one, "blocks.0.ln0.bias": one}
+    shapes: dict[str, tuple[int, ...]] = {
+        "emb.weight": (vocabulary, width),
+        "blocks.0.ln0.weight": one,
+        "blocks.0.ln0.bias": one,
+    }
     for i in range(layers):
         of: dict[str, tuple[int, ...]] = {f"ln{j}.{part}": one for j in (1, 2) for part in ("weight", "bias")}
         of |= {f"att.{name}.weight": square for name in ("receptance", "key", "value", "output")}
         of |= {"ffn.key.weight": (hidden, width), "ffn.value.weight": (width, hidden)}
         if version != "7":
-            of |= {f"att.time_mix_{x}": one for x in "rkv"} | {f"ffn.time_mix_{x}": one for x in "kr"} | {"ffn.receptance.weight": square}
+            of |= (
+                {f"att.time_mix_{x}": one for x in "rkv"}
+                | {f"ffn.time_mix_{x}": one for x in "kr"}
+                | {"ffn.receptance.weight": square}
+            )
         if version != "4":
             of |= {"att.ln_x.weight": one, "att.ln_x.bias": one}
         if version == "4":
@@ -74,8 +83,14 @@ def tensors(version: str, layers: int = 2, width: int = 4) -> dict[str, Any]:
         shapes |= {f"blocks.{i}.{name}": s for name, s in of.items()}
     shapes |= {"ln_out.weight": one, "ln_out.bias": one, "head.weight": (vocabulary, width)}
     drawn = {name: rng.standard_normal(s).astype(np.float32) for name, s in shapes.items()}
-    return {name: x / 2 + 1 if ".ln" in name and "weight" in name else np.exp(-np.exp(x)) if "5" in version and "decay" in name else x
-            for name, x in drawn.items()}  # fmt: skip
+    return {
+        name: x / 2 + 1
+        if ".ln" in name and "weight" in name
+        else np.exp(-np.exp(x))
+        if "5" in version and "decay" in name
+        else x
+        for name, x in drawn.items()
+    }
 
 
 HEADER = (0x67676D66, 101, 5, 4, 2, 0)  # magic, version, vocabulary, width, layers, dtype
@@ -85,7 +100,10 @@ def file_of(found: dict[str, Any], *, header: tuple[int, ...] = HEADER, names: d
     pieces = [struct.pack(f"<{len(header)}I", *header)]
     for name, x in found.items():
         key = (names or {}).get(name, name.encode())
-        pieces.append(struct.pack(f"<{3 + x.ndim}I", x.ndim, len(key), {"float32": 0, "float16": 1}[x.dtype.name], *x.shape[::-1]) + key)
+        pieces.append(
+            struct.pack(f"<{3 + x.ndim}I", x.ndim, len(key), {"float32": 0, "float16": 1}[x.dtype.name], *x.shape[::-1])
+            + key
+        )
         pieces.append(x.tobytes())
     return b"".join(pieces)
 
@@ -105,7 +123,11 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 def small(tmp_path: Path, version: str, **sizes: Any) -> tuple[Rwkv, dict[str, Any]]:
     path = tmp_path / "model.bin"
-    path.write_bytes(file_of(tensors(version, **sizes), header=(0x67676D66, 101, 5, sizes.get("width", 4), sizes.get("layers", 2), 0)))
+    path.write_bytes(
+        file_of(
+            tensors(version, **sizes), header=(0x67676D66, 101, 5, sizes.get("width", 4), sizes.get("layers", 2), 0)
+        )
+    )
     return read_rwkv(path, system=FLOAT)
 
 
@@ -128,9 +150,14 @@ def test_the_published_logits(version: str, form: str) -> None:
 
 def transcribed_7(w: dict[str, Any], ids: list[int]) -> Any:
     """RWKV-7 token by token from the file's own tensors, as its authors' formulas have it; nothing of it is shared with the library."""
-    layers, (heads, d) = 1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks")), w["blocks.0.att.r_k"].shape
+    layers, (heads, d) = (
+        1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks")),
+        w["blocks.0.att.r_k"].shape,
+    )
     width = heads * d
-    state = [{"x": np.zeros(width), "y": np.zeros(width), "S": np.zeros((heads, d, d))} for _ in range(layers)]  # S: (value, key)
+    state = [
+        {"x": np.zeros(width), "y": np.zeros(width), "S": np.zeros((heads, d, d))} for _ in range(layers)
+    ]  # S: (value, key)
 
     def ln(x: Any, name: str, groups: int = 1, eps: float = 1e-5) -> Any:
         z = x.reshape(groups, -1)
@@ -198,7 +225,25 @@ def test_version_7_with_heads_is_its_transcription(tmp_path: Path) -> None:
 def text(n: int) -> list[int]:
     """Bytes of words, always the same."""
     rng = random.Random(0)
-    words = ["the", "a", "cat", "dog", "sat", "ran", "to", "on", "and", "little", "red", "house", "said", "Lily", "they", "were", "it"]
+    words = [
+        "the",
+        "a",
+        "cat",
+        "dog",
+        "sat",
+        "ran",
+        "to",
+        "on",
+        "and",
+        "little",
+        "red",
+        "house",
+        "said",
+        "Lily",
+        "they",
+        "were",
+        "it",
+    ]
     return list(" ".join(rng.choice(words) + "," * (rng.random() < 0.1) for _ in range(n)).encode()[:n])
 
 
@@ -235,7 +280,9 @@ def test_split_anywhere_and_token_by_token(version: str, tmp_path: Path) -> None
         for form in ("recurrent", "sum"):
             rest, last = rwkv(config, weights, ids[t:], states, form=form)
             assert apart(np.concatenate([first, rest]), want) < 1e-12
-            assert all(apart(a.parts[name], b.parts[name]) < 1e-12 for a, b in zip(last, end, strict=True) for name in b.parts)
+            assert all(
+                apart(a.parts[name], b.parts[name]) < 1e-12 for a, b in zip(last, end, strict=True) for name in b.parts
+            )
     rows, states = [], None
     for i in ids:
         row, states = rwkv(config, weights, [i], states)
@@ -374,30 +421,94 @@ def test_words(tmp_path: Path) -> None:
         (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config, got str"),
         ((config, [], [1]), {}, TypeError, "Model: `weights` must be a Mapping, got list"),
         ((config, weights | {"layers.0.blend": 0}, [1]), {}, ValueError, "Model: `weights` must be one of"),
-        ((config, lacking, [1]), {}, ValueError, "Model: `weights` must have 'layers.1.blend' of shape (4,), got no such name"),
+        (
+            (config, lacking, [1]),
+            {},
+            ValueError,
+            "Model: `weights` must have 'layers.1.blend' of shape (4,), got no such name",
+        ),
         ((config, weights | {"gain": np.ones(3)}, [1]), {}, ValueError, "Model: `gain` must have shape (4,), got (3,)"),
         ((config, weights | {"gain": np.ones(4, "float32")}, [1]), {}, TypeError, "Model: `gain` has dtype float32"),
-        ((config, weights | {"gain": np.full(4, np.nan)}, [1]), {}, ValueError, "Model: `gain` must be finite, got nan or inf at column 0"),
+        (
+            (config, weights | {"gain": np.full(4, np.nan)}, [1]),
+            {},
+            ValueError,
+            "Model: `gain` must be finite, got nan or inf at column 0",
+        ),
         ((config, weights, [5]), {}, ValueError, "transformer: `text` must hold ids from 0 to 4, got 5 at token 0"),
-        ((config, weights, np.ones((2, 3))), {}, ValueError, "transformer: `text` must have shape (..., tokens, 4), got (2, 3)"),
-        ((config, weights, [1]), {"form": "chunked"}, ValueError, "rwkv: `form` must be one of recurrent, sum, got 'chunked'"),
-        ((config, weights, [1], states[:1]), {}, ValueError, "Model: `biases` must be 2 states read from one position, got [1]"),
+        (
+            (config, weights, np.ones((2, 3))),
+            {},
+            ValueError,
+            "transformer: `text` must have shape (..., tokens, 4), got (2, 3)",
+        ),
+        (
+            (config, weights, [1]),
+            {"form": "chunked"},
+            ValueError,
+            "rwkv: `form` must be one of recurrent, sum, got 'chunked'",
+        ),
+        (
+            (config, weights, [1], states[:1]),
+            {},
+            ValueError,
+            "Model: `biases` must be 2 states read from one position, got [1]",
+        ),
         ((config, weights, [1], (1, 2)), {}, TypeError, "Model: `biases[0]` must be a Carried, got int"),
-        ((config, weights, [1], (states[0], Carried({}, 1))), {}, ValueError,
-         "Model: `biases[1]` must have the parts time_shift, channel_shift, S, got none"),
-        ((config, weights, [1], (states[0], Carried(states[1].parts, 7))), {}, ValueError,
-         "Model: `biases` must be 2 states read from one position, got [1, 7]"),
-        ((config, weights, [1], (Carried(states[0].parts | {"S": np.ones((2, 2, 3))}, 1), states[1])), {}, ValueError,
-         "Model: `biases[0].S` must have shape (..., 2, 2, 2), got (2, 2, 3)"),
-        ((config, weights, [1], (Carried(states[0].parts | {"time_shift": np.full(4, np.inf)}, 1), states[1])), {}, ValueError,
-         "Model: `biases[0].time_shift` must be finite, got nan or inf at column 0"),
-        ((config, weights, [1], (Carried({name: x.astype("float32") for name, x in states[0].parts.items()}, 1), states[1])), {}, TypeError,
-         "Model: `biases[0].time_shift` has dtype float32, `W_V` has float64"),
-        ((config, weights, [[1]] * 3, rwkv(config, weights, [[1]] * 2)[1]), {}, ValueError,
-         "rwkv: leading axes (2,) of `states` must broadcast with (3,) of `text`"),
-        ((config, weights | {"layers.1.W_up": np.full((4, 6), 1e200)}, [1]), {}, ri.NotFinite, "layer 1: rwkv: its output overflows"),
-        ((config, weights | {"unembedding": np.full((4, 5), 1.7e308)}, [1]), {}, ri.NotFinite, "rwkv: the output overflows"),
-    ):  # fmt: skip
+        (
+            (config, weights, [1], (states[0], Carried({}, 1))),
+            {},
+            ValueError,
+            "Model: `biases[1]` must have the parts time_shift, channel_shift, S, got none",
+        ),
+        (
+            (config, weights, [1], (states[0], Carried(states[1].parts, 7))),
+            {},
+            ValueError,
+            "Model: `biases` must be 2 states read from one position, got [1, 7]",
+        ),
+        (
+            (config, weights, [1], (Carried(states[0].parts | {"S": np.ones((2, 2, 3))}, 1), states[1])),
+            {},
+            ValueError,
+            "Model: `biases[0].S` must have shape (..., 2, 2, 2), got (2, 2, 3)",
+        ),
+        (
+            (config, weights, [1], (Carried(states[0].parts | {"time_shift": np.full(4, np.inf)}, 1), states[1])),
+            {},
+            ValueError,
+            "Model: `biases[0].time_shift` must be finite, got nan or inf at column 0",
+        ),
+        (
+            (
+                config,
+                weights,
+                [1],
+                (Carried({name: x.astype("float32") for name, x in states[0].parts.items()}, 1), states[1]),
+            ),
+            {},
+            TypeError,
+            "Model: `biases[0].time_shift` has dtype float32, `W_V` has float64",
+        ),
+        (
+            (config, weights, [[1]] * 3, rwkv(config, weights, [[1]] * 2)[1]),
+            {},
+            ValueError,
+            "rwkv: leading axes (2,) of `states` must broadcast with (3,) of `text`",
+        ),
+        (
+            (config, weights | {"layers.1.W_up": np.full((4, 6), 1e200)}, [1]),
+            {},
+            ri.NotFinite,
+            "layer 1: rwkv: its output overflows",
+        ),
+        (
+            (config, weights | {"unembedding": np.full((4, 5), 1.7e308)}, [1]),
+            {},
+            ri.NotFinite,
+            "rwkv: the output overflows",
+        ),
+    ):
         with says(kind, message), np.errstate(all="ignore"):
             rwkv(*arguments, **options)  # type: ignore[arg-type]
     with says(ValueError, "rwkv: `first` must be the values of the first layer, for layer 1 of version 7, got None"):
@@ -413,7 +524,11 @@ def test_a_file_in_float16(version: str, tmp_path: Path) -> None:
     (tmp_path / "narrow.bin").write_bytes(file_of(narrow, header=(0x67676D66, 100, 5, 4, 2, 1)))
     (tmp_path / "wide.bin").write_bytes(file_of({name: x.astype(np.float32) for name, x in narrow.items()}))
     (config, weights), (same, wide) = (read_rwkv(tmp_path / name, system=FLOAT) for name in ("narrow.bin", "wide.bin"))
-    assert config == same and list(weights) == list(config.shapes) and all(np.array_equal(weights[name], wide[name]) for name in weights)
+    assert (
+        config == same
+        and list(weights) == list(config.shapes)
+        and all(np.array_equal(weights[name], wide[name]) for name in weights)
+    )
 
 
 @SMALL
@@ -441,7 +556,9 @@ def without(name: str) -> dict[str, Any]:
 
 
 def header(**changed: int) -> tuple[int, ...]:
-    return tuple({"magic": 0x67676D66, "version": 101, "vocabulary": 5, "width": 4, "layers": 2, "dtype": 0, **changed}.values())
+    return tuple(
+        {"magic": 0x67676D66, "version": 101, "vocabulary": 5, "width": 4, "layers": 2, "dtype": 0, **changed}.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -451,42 +568,81 @@ def header(**changed: int) -> tuple[int, ...]:
         (file_of(GOOD)[:23], "the header must have 24 bytes, got 23"),
         (file_of(GOOD, header=header(magic=1)), "must begin with the magic number 0x67676d66 of rwkv.cpp, got 0x1"),
         (file_of(GOOD, header=header(version=102)), "the file version must be 100 or 101, got 102"),
-        (file_of(GOOD, header=header(dtype=7)), "header must have data type 0 (FP32) or 1 (FP16), got 7 (Q5_0), which is not"),
+        (
+            file_of(GOOD, header=header(dtype=7)),
+            "header must have data type 0 (FP32) or 1 (FP16), got 7 (Q5_0), which is not",
+        ),
         (file_of(GOOD, header=header(dtype=99)), "got 99 (unknown)"),
         (file_of(GOOD, header=header(vocabulary=0)), "vocabulary in the header must be at least 1"),
         (file_of(GOOD, header=header(vocabulary=2**31)), "and fit the file of"),
         (file_of(GOOD, header=header(width=2**32 - 1)), "in the header must be at least 1 and fit the file of"),
         (file_of(GOOD, header=header(width=0)), "width in the header must be at least 1"),
         (file_of(GOOD, header=header(layers=2**32 - 1)), "layers in the header must be at least 1 and fit the file of"),
-        (file_of(GOOD, header=header(layers=1)), "tensors must be those of RWKV with 1 layers, got the name 'blocks.1.ln1.weight'"),
+        (
+            file_of(GOOD, header=header(layers=1)),
+            "tensors must be those of RWKV with 1 layers, got the name 'blocks.1.ln1.weight'",
+        ),
         (file_of(GOOD, header=header(layers=3)), "RWKV 5.2 must have tensor 'blocks.2.ln1.weight', got no such name"),
         (file_of(GOOD, header=header(vocabulary=6)), "tensor 'emb.weight' must have shape (6, 4), got (5, 4)"),
         (file_of(GOOD, header=header(width=2)), "tensor 'emb.weight' must have shape (5, 2), got (5, 4)"),
         (file_of(GOOD)[:24] + bytes(2**11), "the first tensor must have 1 to 3 axes, got 0"),
-        (file_of(GOOD)[:-105], "the head of the tensor after 'ln_out.bias' must have 12 bytes, got 6 before the end of the file"),
+        (
+            file_of(GOOD)[:-105],
+            "the head of the tensor after 'ln_out.bias' must have 12 bytes, got 6 before the end of the file",
+        ),
         (file_of(GOOD)[:-95], "the shape of the tensor after 'ln_out.bias' must have 8 bytes, got 4"),
         (file_of(GOOD)[:-85], "the name of the tensor after 'ln_out.bias' must have 11 bytes, got 6"),
-        (file_of(GOOD)[:-44], "tensor 'head.weight' of shape (5, 4) must have 80 bytes, got 36 before the end of the file"),
+        (
+            file_of(GOOD)[:-44],
+            "tensor 'head.weight' of shape (5, 4) must have 80 bytes, got 36 before the end of the file",
+        ),
         (file_of(GOOD) + b"x", "the head of the tensor after 'head.weight' must have 12 bytes, got 1"),
         (file_of(GOOD) + bytes(12), "the tensor after 'head.weight' must have 1 to 3 axes, got 0"),
         (file_of(GOOD) + struct.pack("<3I", 9, 0, 0), "must have 1 to 3 axes, got 9"),
-        (file_of(GOOD) + struct.pack("<4I", 1, 0, 9, 1), "after 'head.weight' must have data type 0 (FP32) or 1 (FP16), got 9 (Q8_0)"),
-        (file_of(GOOD) + struct.pack("<4I", 1, 2**32 - 1, 0, 1), "name of the tensor after 'head.weight' must have 4294967295 bytes"),
+        (
+            file_of(GOOD) + struct.pack("<4I", 1, 0, 9, 1),
+            "after 'head.weight' must have data type 0 (FP32) or 1 (FP16), got 9 (Q8_0)",
+        ),
+        (
+            file_of(GOOD) + struct.pack("<4I", 1, 2**32 - 1, 0, 1),
+            "name of the tensor after 'head.weight' must have 4294967295 bytes",
+        ),
         (file_of(GOOD | {"x": GOOD[KEY]}), "tensors must be those of RWKV with 2 layers, got the name 'x'"),
         (file_of(GOOD | {"x": GOOD[KEY]}, names={"x": b"\xff\xfe"}), "must be UTF-8, got b'\\xff\\xfe'"),
-        (file_of(GOOD | {"x": GOOD[KEY]}, names={"x": KEY.encode()}), f"each tensor must stand there once, got '{KEY}' twice"),
-        (file_of(GOOD | {"blocks.0.att.time_maa_x": GOOD[KEY]}), "must be of RWKV 4, 5.1, 5.2 or 7, got tensor 'blocks.0.att.time_maa"),
-        (file_of(GOOD | {"blocks.0.att.time_first": GOOD[DECAY]}), "'blocks.0.att.time_first' must not be there in RWKV 5.2, got it"),
+        (
+            file_of(GOOD | {"x": GOOD[KEY]}, names={"x": KEY.encode()}),
+            f"each tensor must stand there once, got '{KEY}' twice",
+        ),
+        (
+            file_of(GOOD | {"blocks.0.att.time_maa_x": GOOD[KEY]}),
+            "must be of RWKV 4, 5.1, 5.2 or 7, got tensor 'blocks.0.att.time_maa",
+        ),
+        (
+            file_of(GOOD | {"blocks.0.att.time_first": GOOD[DECAY]}),
+            "'blocks.0.att.time_first' must not be there in RWKV 5.2, got it",
+        ),
         (file_of(without(KEY)), f"RWKV 5.2 must have tensor '{KEY}', got no such name"),
         (file_of(without(DECAY)), f"RWKV 5.2 must have tensor '{DECAY}', got no such name"),
-        (file_of(GOOD | {DECAY: np.zeros((0, 2, 1), "f4")}), f"tensor '{DECAY}' must not be empty, got shape (0, 2, 1)"),
-        (file_of(GOOD | {DECAY: np.zeros((3, 2, 1), "f4")}), "the tensors must agree: Rwkv: `heads` must divide width = 4, got 3"),
+        (
+            file_of(GOOD | {DECAY: np.zeros((0, 2, 1), "f4")}),
+            f"tensor '{DECAY}' must not be empty, got shape (0, 2, 1)",
+        ),
+        (
+            file_of(GOOD | {DECAY: np.zeros((3, 2, 1), "f4")}),
+            "the tensors must agree: Rwkv: `heads` must divide width = 4, got 3",
+        ),
         (file_of(GOOD | {KEY: np.zeros((4, 3), "f4")}), f"tensor '{KEY}' must have shape (4, 4), got (4, 3)"),
-        (file_of(GOOD | {KEY: np.full((4, 4), np.nan, "f4")}), f"tensor '{KEY}' must be finite, got nan or inf at index (0, 0)"),
-        (file_of(GOOD | {KEY: np.full((4, 4), np.inf, "f2")}), f"tensor '{KEY}' must be finite, got nan or inf at index (0, 0)"),
+        (
+            file_of(GOOD | {KEY: np.full((4, 4), np.nan, "f4")}),
+            f"tensor '{KEY}' must be finite, got nan or inf at index (0, 0)",
+        ),
+        (
+            file_of(GOOD | {KEY: np.full((4, 4), np.inf, "f2")}),
+            f"tensor '{KEY}' must be finite, got nan or inf at index (0, 0)",
+        ),
     ],
     ids=range(37),
-)  # fmt: skip
+)
 def test_files_that_lie(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(data)
@@ -539,9 +695,15 @@ def test_overwritten_files(version: str, data: Any, tmp_path_factory: Any) -> No
     """Integers of the header, of a tensor's head, or any bytes, overwritten."""
     whole = bytearray(FILES[version])
     for _ in range(data.draw(st.integers(1, 3))):
-        near = data.draw(st.sampled_from([st.integers(0, 5).map(lambda i: 4 * i), st.integers(24, 60), st.integers(0, len(whole) - 4)]))
+        near = data.draw(
+            st.sampled_from(
+                [st.integers(0, 5).map(lambda i: 4 * i), st.integers(24, 60), st.integers(0, len(whole) - 4)]
+            )
+        )
         at = data.draw(near)
-        value = data.draw(st.sampled_from([0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1))
+        value = data.draw(
+            st.sampled_from([0, 1, 2, 3, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1)
+        )
         whole[at : at + 4] = struct.pack("<I", value)
     read_or_refuse(tmp_path_factory.getbasetemp() / "overwritten.bin", bytes(whole))
 

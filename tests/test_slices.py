@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.systems import MP, QQ, Dual, balls, floats, fractions, multiprecision, rational, slices
-from refimpl.systems.array import Array, ObjectSystem, elementwise
+from refimpl.systems.array import SystemArray, ObjectSystem, elementwise
 from refimpl.systems.multiprecision import aligned
 from refimpl.systems.rational import Rational
 
@@ -57,7 +57,11 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_product_of_integers(pair: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = pair
     got = product(x, y)
-    assert got.shape == np.matmul(x, y).shape and got.tolist() == np.matmul(x, y).tolist() and all(type(v) is int for v in got.flat)
+    assert (
+        got.shape == np.matmul(x, y).shape
+        and got.tolist() == np.matmul(x, y).tolist()
+        and all(type(v) is int for v in got.flat)
+    )
 
 
 @pytest.mark.usefixtures("always")
@@ -122,17 +126,17 @@ def rounded(x: Fraction, prec: int) -> Fraction:
     return round(x / unit) * unit
 
 
-def exact(x: Array, y: Array) -> np.ndarray:
+def exact(x: SystemArray, y: SystemArray) -> np.ndarray:
     return np.matmul(fractions(x, "test"), fractions(y, "test"))
 
 
-def once(x: Array, y: Array) -> bool:
+def once(x: SystemArray, y: SystemArray) -> bool:
     """Is every entry the exact sum, rounded once?"""
     want = elementwise(lambda v: rounded(v, x.system.ctx.prec), exact(x, y))
     return fractions(x @ y, "test").tolist() == want.tolist()
 
 
-def spread(digits: int, shape: tuple[int, int], axis: Any, seed: int) -> Array:
+def spread(digits: int, shape: tuple[int, int], axis: Any, seed: int) -> SystemArray:
     """Numbers times 10^±200: each its own power, or each row, or each column."""
     rng, numbers = np.random.default_rng(seed), MP(digits)
     size = tuple(1 if i == axis else n for i, n in enumerate(shape))
@@ -155,7 +159,9 @@ def test_rounded_once_on_blas(digits: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "shapes", [((3, 2), (2, 2)), ((40, 1), (1, 40)), ((2, 1, 5, 4), (3, 4, 6)), ((2, 0), (0, 3)), ((0, 3), (3, 4))], ids=str
+    "shapes",
+    [((3, 2), (2, 2)), ((40, 1), (1, 40)), ((2, 1, 5, 4), (3, 4, 6)), ((2, 0), (0, 3)), ((0, 3), (3, 4))],
+    ids=str,
 )
 @pytest.mark.parametrize("small", [0, 100])
 def test_rounded_once_in_every_shape(shapes: Any, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +187,9 @@ ROUNDINGS = [
 @pytest.mark.parametrize(("x", "y"), ROUNDINGS)
 @pytest.mark.parametrize("small", [0, 100])
 @pytest.mark.parametrize("wide", [2**12, 2**16])
-def test_rounded_once_where_it_is_hard(x: list[Any], y: list[Any], small: int, wide: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounded_once_where_it_is_hard(
+    x: list[Any], y: list[Any], small: int, wide: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(multiprecision, "SMALL", small)
     monkeypatch.setattr(multiprecision, "WIDE", wide)
     numbers = MP(15)
@@ -238,14 +246,27 @@ def test_q_is_the_same_by_every_maker(maker: str) -> None:
     assert numbers == plain == QQ and hash(numbers) == hash(plain) and repr(numbers) == "ℚ"
     a, b = ([s.random((3, 4), i) / 7 for i in (1, 2)] for s in (numbers, plain))
     for f in (
-        lambda s, x, y: x + y, lambda s, x, y: x - y, lambda s, x, y: x * y, lambda s, x, y: x / (y * y + 1), lambda s, x, y: -x,
-        lambda s, x, y: 1 / (x * x + Fraction(1, 3)), lambda s, x, y: x**3, lambda s, x, y: x @ s.matrix_transpose(y),
-        lambda s, x, y: s.sum(x, axis=0), lambda s, x, y: s.max(x, axis=1), lambda s, x, y: s.abs(x), lambda s, x, y: s.minimum(x, y),
-        lambda s, x, y: s.where(x < y, x, 0), lambda s, x, y: s.zeros((2,)), lambda s, x, y: x[0, 0],
-    ):  # fmt: skip
+        lambda s, x, y: x + y,
+        lambda s, x, y: x - y,
+        lambda s, x, y: x * y,
+        lambda s, x, y: x / (y * y + 1),
+        lambda s, x, y: -x,
+        lambda s, x, y: 1 / (x * x + Fraction(1, 3)),
+        lambda s, x, y: x**3,
+        lambda s, x, y: x @ s.matrix_transpose(y),
+        lambda s, x, y: s.sum(x, axis=0),
+        lambda s, x, y: s.max(x, axis=1),
+        lambda s, x, y: s.abs(x),
+        lambda s, x, y: s.minimum(x, y),
+        lambda s, x, y: s.where(x < y, x, 0),
+        lambda s, x, y: s.zeros((2,)),
+        lambda s, x, y: x[0, 0],
+    ):
         got, want = f(numbers, *a), f(plain, *b)
         assert repr(got) == repr(want) and repr(got.tolist()) == repr(want.tolist()) and got.shape == want.shape
-        assert fractions(got, "test").tolist() == want.planes[0].tolist() and floats(got).tolist() == floats(want).tolist()
+        assert (
+            fractions(got, "test").tolist() == want.planes[0].tolist() and floats(got).tolist() == floats(want).tolist()
+        )
         assert numbers.equal(got, want) and plain.equal(want, got)
     assert np.array_equal(a[0] < a[1], b[0] < b[1]) and np.array_equal(a[0] == a[1], b[0] == b[1])
     assert repr(Dual(numbers).join(*a).tolist()) == repr(Dual(plain).join(*b).tolist())
@@ -258,7 +279,9 @@ def test_q_is_the_same_by_every_maker(maker: str) -> None:
 def test_q_without_gmpy2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert {type(v) for v in Rational().random((3,), 0).planes[0]} == {Fraction}
-    with pytest.raises(ValueError, match=r"Rational: `maker` must be one of fractions, gmpy2, got 'gmpy'; did you mean 'gmpy2'\?"):
+    with pytest.raises(
+        ValueError, match=r"Rational: `maker` must be one of fractions, gmpy2, got 'gmpy'; did you mean 'gmpy2'\?"
+    ):
         Rational("gmpy")
 
 
@@ -277,10 +300,14 @@ def test_products_of_arb(lead: Any, digits: int) -> None:
     numbers = balls(digits, "arb")
     x, y = numbers.random((*lead[0], 5, 7), 1) / 3, numbers.random((*lead[1], 7, 4), 2) / 7
     got = x @ y
-    third, seventh = (QQ.convert(floats(numbers.random(s, i))) / d for s, i, d in (((*lead[0], 5, 7), 1, 3), ((*lead[1], 7, 4), 2, 7)))
+    third, seventh = (
+        QQ.convert(floats(numbers.random(s, i))) / d for s, i, d in (((*lead[0], 5, 7), 1, 3), ((*lead[1], 7, 4), 2, 7))
+    )
     want = third @ seventh
     assert (
-        got.shape == want.shape and contains(numbers, got, want) and (not got.planes[0].size or numbers.radius(got) < 10.0 ** (2 - digits))
+        got.shape == want.shape
+        and contains(numbers, got, want)
+        and (not got.planes[0].size or numbers.radius(got) < 10.0 ** (2 - digits))
     )
     loop = ObjectSystem.matmul(numbers, x, y)
     assert not got.planes[0].size or numbers.radius(got) <= numbers.radius(loop)

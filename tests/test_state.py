@@ -27,7 +27,7 @@ def equal(system, a, b):
 def text(system, n, seed, position=0, rope=None):
     """The state of n random tokens of 2 heads, width 5 and 3, read from `position` on."""
     k, v = system.random((2, n, 5), seed), system.random((2, n, 3), seed + 1)
-    return ri.absorb(ri.no_text(v, 5, 3, lead=(2,), position=position), k, v, rope=rope)
+    return ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=position), k, v, rope=rope)
 
 
 @systems
@@ -36,8 +36,8 @@ def test_states_form_a_group(system, n, layout, seed):
     """join is associative, no_text neutral on both sides, remove undoes join."""
     rope = layout and rope_of(system, layout)
     a, b, c = (text(system, i, seed + 10 * j, rope=rope) for j, i in enumerate(n))
-    empty = ri.no_text(a.S, 5, 3, lead=(2,))
-    join, remove = (lambda x, y, f=f: f(x, y, rope=rope) for f in (ri.join, ri.remove))
+    empty = ri.state.no_text(a.S, 5, 3, lead=(2,))
+    join, remove = (lambda x, y, f=f: f(x, y, rope=rope) for f in (ri.state.join, ri.state.remove))
     assert equal(system, join(join(a, b), c), join(a, join(b, c)))
     assert equal(system, join(a, empty), a) and equal(system, join(empty, a), a)
     assert equal(system, remove(join(a, b), b), a)
@@ -56,12 +56,12 @@ def test_join_is_reading_on(system, n, layout, placement, start, seed):
     rope = layout and rope_of(system, layout, placement)
     k, v = system.random((2, n[1], 5), seed), system.random((2, n[1], 3), seed + 1)
     a = text(system, n[0], seed + 20, position=start, rope=rope)
-    whole = ri.absorb(a, k, v, rope=rope)
-    in_place = ri.absorb(ri.no_text(v, 5, 3, lead=(2,), position=a.position), k, v, rope=rope)
-    assert equal(system, ri.join(a, in_place, rope=rope, origin=a.position), whole)
-    assert equal(system, ri.remove(whole, in_place, rope=rope, origin=a.position), a)
-    from_zero = ri.absorb(ri.no_text(v, 5, 3, lead=(2,)), k, v, rope=rope)
-    assert equal(system, ri.join(a, from_zero, rope=rope, phi=ri.identity), whole)
+    whole = ri.state.absorb(a, k, v, rope=rope)
+    in_place = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=a.position), k, v, rope=rope)
+    assert equal(system, ri.state.join(a, in_place, rope=rope, origin=a.position), whole)
+    assert equal(system, ri.state.remove(whole, in_place, rope=rope, origin=a.position), a)
+    from_zero = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,)), k, v, rope=rope)
+    assert equal(system, ri.state.join(a, from_zero, rope=rope, phi=ri.feature_maps.identity), whole)
 
 
 @systems
@@ -70,7 +70,7 @@ def test_a_shifted_past_reads_the_same(system, by, layout, placement, seed):
     """The input read at position p after a state equals the input read at p + by after the shifted state, for every output."""
     rope = layout and rope_of(system, layout, placement)
     past = text(system, 3, seed, rope=rope)
-    moved = ri.shift(past, by, rope=rope, phi=ri.identity)
+    moved = ri.state.shift(past, by, rope=rope, phi=ri.feature_maps.identity)
     q, k, v = (system.random((2, 4, w), seed + i) for i, w in ((30, 5), (31, 5), (32, 3)))
     try:
         here, _ = ri.linear_attention(q, k, v, state=past, rope=rope)
@@ -80,35 +80,39 @@ def test_a_shifted_past_reads_the_same(system, by, layout, placement, seed):
     assert system.equal(here, there)
     if layout and placement == "after" and by % 4:
         unmoved = State(past.S, past.z, moved.position)
-        assert not system.equal(here, ri.linear_attention(q, k, v, state=unmoved, rope=rope)[0]), "a shift that turns nothing must show"
+        assert not system.equal(here, ri.linear_attention(q, k, v, state=unmoved, rope=rope)[0]), (
+            "a shift that turns nothing must show"
+        )
 
 
 def test_a_join_needs_only_the_map_of_the_keys():
     """Under RoPE before the kernel: states are written by φ_k; φ_q matters where they are read, so to shift."""
-    rope, mixed = rope_of(QQ, "half", "before"), (ri.relu, ri.identity)
+    rope, mixed = rope_of(QQ, "half", "before"), (ri.feature_maps.relu, ri.feature_maps.identity)
     a, b = text(QQ, 2, 0, rope=rope), text(QQ, 3, 5, rope=rope)
-    assert equal(QQ, ri.join(a, b, rope=rope, phi=mixed), ri.join(a, b, rope=rope, phi=ri.identity))
+    assert equal(
+        QQ, ri.state.join(a, b, rope=rope, phi=mixed), ri.state.join(a, b, rope=rope, phi=ri.feature_maps.identity)
+    )
     with pytest.raises(ri.NotDefined, match="only states of identity turn, not of relu"):
-        ri.shift(a, 1, rope=rope, phi=mixed)
+        ri.state.shift(a, 1, rope=rope, phi=mixed)
 
 
 def test_shift_without_rope_moves_only_the_position():
     past = text(QQ, 3, 0)
-    assert equal(QQ, ri.shift(past, -3), State(past.S, past.z, 0))
+    assert equal(QQ, ri.state.shift(past, -3), State(past.S, past.z, 0))
 
 
 @systems
 def test_scale_counts_the_past_several_times(system):
     """A prompt of strength 3 is the prompt read three times."""
     past = text(system, 3, 0)
-    thrice = ri.scale(past, 3)
+    thrice = ri.state.scale(past, 3)
     assert system.equal(thrice.S, past.S + past.S + past.S) and system.equal(thrice.z, past.z + past.z + past.z)
-    assert ri.scale(State(past.S, None), 2).z is None
+    assert ri.state.scale(State(past.S, None), 2).z is None
 
 
 def test_states_without_z_join():
     a, b = (State(QQ.random((4, 3), i), None, 2) for i in (0, 1))
-    joined = ri.join(a, b)
+    joined = ri.state.join(a, b)
     assert joined.z is None and QQ.equal(joined.S, a.S + b.S) and joined.position == 4
-    turned = ri.shift(a, 1, rope=rope_of(QQ, "half", "before"), phi=ri.identity)
+    turned = ri.state.shift(a, 1, rope=rope_of(QQ, "half", "before"), phi=ri.feature_maps.identity)
     assert turned.z is None and not QQ.equal(turned.S, a.S)

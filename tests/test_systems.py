@@ -18,9 +18,23 @@ from hypothesis import strategies as st
 from strategies import FLINT, SEEDS
 
 import refimpl as ri
-from refimpl import GF, MP, QQ, Degrees, Dependencies, Dual, Float, NotDefined, Rounded, RunningError, floats, system, system_of
+from refimpl import (
+    GF,
+    MP,
+    QQ,
+    Degrees,
+    Dependencies,
+    Dual,
+    Float,
+    NotDefined,
+    Rounded,
+    RunningError,
+    floats,
+    system,
+    system_of,
+)
 from refimpl.systems import ArraySystem, ObjectSystem, System, balls, finite_field, fractions, is_prime, require
-from refimpl.systems.array import Array, host
+from refimpl.systems.array import SystemArray, host
 
 # 2^31 is where the products of GF(p) change method, 2^61-1 where they end.
 PRIMES = [2, 3, 10007, 2**31 - 1, 2**31 + 11, 2**32 - 5, 2**60 - 93, 2**61 - 1]
@@ -32,12 +46,12 @@ shown = pytest.mark.parametrize("numbers", NUMBERS, ids=repr)
 exactly = pytest.mark.parametrize("numbers", EXACT, ids=repr)
 
 
-def plain(numbers: ArraySystem, x: Array) -> np.ndarray:
+def plain(numbers: ArraySystem, x: SystemArray) -> np.ndarray:
     """The entries as Python numbers: integers modulo p, or rationals (of balls and mpmath: their midpoints)."""
     return x.planes[0].astype(object) if hasattr(numbers, "p") else fractions(x, "test")
 
 
-def agrees(numbers: ArraySystem, got: Array, want: Any) -> bool:
+def agrees(numbers: ArraySystem, got: SystemArray, want: Any) -> bool:
     """Equal to a computation by plain Python integers or fractions; up to rounding in mpmath, contained in balls."""
     want = np.asarray(want, dtype=object)
     if got.shape != want.shape:
@@ -45,11 +59,16 @@ def agrees(numbers: ArraySystem, got: Array, want: Any) -> bool:
     if hasattr(numbers, "p"):
         return bool(np.all(got.planes[0].astype(object) == want % numbers.p))
     if isinstance(numbers, ri.systems.Balls):
-        return all(a <= w <= b for (a, b), w in zip(map(numbers.ends, got.planes[0].ravel()), want.ravel(), strict=True))
+        return all(
+            a <= w <= b for (a, b), w in zip(map(numbers.ends, got.planes[0].ravel()), want.ravel(), strict=True)
+        )
     if numbers.exact:
         return bool(np.all(plain(numbers, got) == want))
     # At most 3 products and 3 sums of numbers below 2: 6 roundings of at most 8·2^-prec each.
-    return all(abs(a - w) <= Fraction(48, 2**numbers.ctx.prec) for a, w in zip(plain(numbers, got).ravel(), want.ravel(), strict=True))
+    return all(
+        abs(a - w) <= Fraction(48, 2**numbers.ctx.prec)
+        for a, w in zip(plain(numbers, got).ravel(), want.ravel(), strict=True)
+    )
 
 
 # Handles
@@ -58,28 +77,53 @@ def agrees(numbers: ArraySystem, got: Array, want: Any) -> bool:
 def test_handles_say_what_they_can():
     every, field = {"ring", "field", "ordered", "real"}, {"ring", "field"}
     table = {
-        QQ: field | {"ordered"}, GF(7): field, MP(20): every, balls(20): every, Float(): every, Rounded("float16"): every,
-        RunningError(): every, Degrees(): field, Dependencies(): every, Dual(QQ): field | {"ordered"}, Dual(GF(7)): field,
+        QQ: field | {"ordered"},
+        GF(7): field,
+        MP(20): every,
+        balls(20): every,
+        Float(): every,
+        Rounded("float16"): every,
+        RunningError(): every,
+        Degrees(): field,
+        Dependencies(): every,
+        Dual(QQ): field | {"ordered"},
+        Dual(GF(7)): field,
         Float("numpy", "complex128"): every - {"ordered"},
-    }  # fmt: skip
+    }
     assert {numbers: set(numbers.can) for numbers in table} == table
     assert [numbers for numbers in table if numbers.exact] == [QQ, GF(7), Dual(QQ), Dual(GF(7))]
 
 
 def test_names_and_system_by_name():
     named = {
-        "Q": QQ, "GF(10007)": GF(10007), "GF": GF(2**61 - 1), "mpmath(25)": MP(25), "mpmath": MP(50), "balls(12)": balls(12),
-        "balls": balls(30), "rounded(float16)": Rounded("float16"), "rounded": Rounded("bfloat16"), "float64": Float(),
-        "float32": Float("numpy", "float32"), "float16": Float("numpy", "float16"), "numpy longdouble": Float("numpy", "longdouble"),
+        "Q": QQ,
+        "GF(10007)": GF(10007),
+        "GF": GF(2**61 - 1),
+        "mpmath(25)": MP(25),
+        "mpmath": MP(50),
+        "balls(12)": balls(12),
+        "balls": balls(30),
+        "rounded(float16)": Rounded("float16"),
+        "rounded": Rounded("bfloat16"),
+        "float64": Float(),
+        "float32": Float("numpy", "float32"),
+        "float16": Float("numpy", "float16"),
+        "numpy longdouble": Float("numpy", "longdouble"),
         "array_api_strict float32 on device1": Float("array_api_strict", "float32", "device1"),
-    }  # fmt: skip
+    }
     assert all(system(name) == numbers for name, numbers in named.items())
     assert [repr(numbers) for numbers in (QQ, GF(7), MP(25), Float(), balls(12, "iv"))] == [
-        "ℚ", "GF(7)", "mpmath(25 digits)", "numpy float64", "balls(12 digits, mpmath.iv)",
-    ]  # fmt: skip
+        "ℚ",
+        "GF(7)",
+        "mpmath(25 digits)",
+        "numpy float64",
+        "balls(12 digits, mpmath.iv)",
+    ]
     assert repr(Rounded("float16", ("partial",))) == "float16 rounded at inputs, partial"
     assert repr(QQ.convert([[1, 2.5]])) == "ℚ([[1, 5/2]])" and repr(Degrees().convert(0)) == "degrees(-inf; 0)"
-    assert Rounded("float16") == Rounded("float16") != Rounded("float16", ()) and MP(20) != MP(21) != 0 and GF(7) is GF(7)
+    assert (
+        Rounded("float16") == Rounded("float16") != Rounded("float16", ()) and MP(20) != MP(21) != 0 and GF(7) is GF(7)
+    )
     for name, message in [
         (
             "GFF(7)",
@@ -100,7 +144,13 @@ def test_names_and_system_by_name():
 @shown
 def test_system_of(numbers):
     x = numbers.convert([1, 2])
-    assert system_of(x) is numbers and x.dtype is numbers and x.__array_namespace__() is numbers.xp and len(x) == 2 and x.device == "cpu"
+    assert (
+        system_of(x) is numbers
+        and x.dtype is numbers
+        and x.__array_namespace__() is numbers.xp
+        and len(x) == 2
+        and x.device == "cpu"
+    )
     assert system_of(np.zeros(2, np.float32)) == Float("numpy", "float32")
 
 
@@ -114,9 +164,14 @@ def test_what_a_new_system_forgets_is_said():
 
     x, plane = Nothing(), (np.zeros(1, dtype=object),)
     for attempt in (
-        lambda: System().convert(1), lambda: x.convert(1), lambda: x.add(plane, plane), lambda: x.neg(plane),
-        lambda: x.mul(plane, plane), lambda: Less().convert(1), lambda: Less().power(1, 1),
-    ):  # fmt: skip
+        lambda: System().convert(1),
+        lambda: x.convert(1),
+        lambda: x.add(plane, plane),
+        lambda: x.neg(plane),
+        lambda: x.mul(plane, plane),
+        lambda: Less().convert(1),
+        lambda: Less().power(1, 1),
+    ):
         with pytest.raises(NotImplementedError):
             attempt()
     a = x.wrap(plane)
@@ -132,7 +187,10 @@ def test_what_a_new_system_forgets_is_said():
         (lambda: QQ.angles([], []), "cos is not defined in ℚ; use power_table, which needs only c² + s² = 1"),
         (lambda: require(x, "ring", "this"), "multiplication is not defined in nothing; this needs a ring system"),
         (lambda: require(x, "field", "this"), "division is not defined in nothing; this needs a field system"),
-        (lambda: require(GF(7), "real", "softmax attention"), "exp is not defined in GF(7); softmax attention needs a real system"),
+        (
+            lambda: require(GF(7), "real", "softmax attention"),
+            "exp is not defined in GF(7); softmax attention needs a real system",
+        ),
     ]:
         with says(NotDefined, message):
             attempt()
@@ -184,14 +242,20 @@ def test_a_newcomer_adds_a_system_in_one_file():
 # Conversion
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, np.longdouble, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]
+)
 def test_floats_convert_exactly(dtype):
-    values = (np.random.default_rng(0).uniform(-1, 1, (2, 3)).astype(np.longdouble) / 3).astype(np.float64).astype(dtype)
+    values = (
+        (np.random.default_rng(0).uniform(-1, 1, (2, 3)).astype(np.longdouble) / 3).astype(np.float64).astype(dtype)
+    )
     want = [[Fraction(*x.as_integer_ratio()) for x in row] for row in values.astype(np.longdouble)]
     assert QQ.convert(values).tolist() == want and QQ.convert(values[0, 0]).tolist() == want[0][0]
     assert all(x.denominator & (x.denominator - 1) == 0 for row in want for x in row)
     p = 2**61 - 1
-    assert GF(p).convert(values).tolist() == [[x.numerator * pow(x.denominator, -1, p) % p for x in row] for row in want]
+    assert GF(p).convert(values).tolist() == [
+        [x.numerator * pow(x.denominator, -1, p) % p for x in row] for row in want
+    ]
 
 
 def test_integers_convert_exactly_whatever_numpy_would_make_of_them():
@@ -200,7 +264,9 @@ def test_integers_convert_exactly_whatever_numpy_would_make_of_them():
     assert QQ.convert(((1, Fraction(1, 3)), (True, 10**40))).tolist() == [[1, Fraction(1, 3)], [1, 10**40]]
     x = QQ.convert([np.int64(2**62), np.uint8(200)])
     assert (x * x * x).tolist() == [2**186, 200**3]  # NumPy's integers inside a Fraction would wrap
-    assert QQ.convert(np.array([[1, 2]], dtype=np.int8)).tolist() == [[1, 2]] and QQ.convert(np.zeros((2, 0))).shape == (2, 0)
+    assert QQ.convert(np.array([[1, 2]], dtype=np.int8)).tolist() == [[1, 2]] and QQ.convert(
+        np.zeros((2, 0))
+    ).shape == (2, 0)
 
 
 def test_arrays_of_other_libraries_come_home():
@@ -210,7 +276,11 @@ def test_arrays_of_other_libraries_come_home():
     gpu = SimpleNamespace(get=lambda: np.array([1.5]), __cuda_array_interface__={})
     assert host(gpu) == np.array([1.5])
     x = QQ.convert([0.5, Fraction(1, 3)])
-    assert QQ.convert(x) is x and MP(20).convert(x)[0] == Fraction(1, 2) and QQ.convert(MP(20).convert([0.5])).tolist() == [0.5]
+    assert (
+        QQ.convert(x) is x
+        and MP(20).convert(x)[0] == Fraction(1, 2)
+        and QQ.convert(MP(20).convert([0.5])).tolist() == [0.5]
+    )
     assert floats(QQ.convert([Fraction(1, 3)])) == 1 / 3 and floats([0.5]).dtype == np.float64
 
 
@@ -230,7 +300,10 @@ def test_jax_arrays_come_home():
     ("values", "message"),
     [
         ([[1, math.nan]], "ℚ.convert: cannot convert nan at index (0, 1); numbers must be finite and real"),
-        (np.array([0, np.inf], dtype=np.float16), "ℚ.convert: cannot convert inf at index (1,); numbers must be finite and real"),
+        (
+            np.array([0, np.inf], dtype=np.float16),
+            "ℚ.convert: cannot convert inf at index (1,); numbers must be finite and real",
+        ),
         ([Fraction(1), 1j], "ℚ.convert: cannot convert 1j at index (1,); numbers must be finite and real"),
         (["1/2"], "ℚ.convert: cannot convert 1/2 at index (0,); numbers must be finite and real"),
         (np.array([1j]), "ℚ.convert: cannot convert numbers of dtype complex128"),
@@ -253,30 +326,44 @@ def test_arithmetic_is_that_of_python(numbers, shape, seed):
     x, y, z = (numbers.random(shape, seed + i) for i in range(3))
     a, b, c = (plain(numbers, t) for t in (x, y, z))
     assert agrees(numbers, x * y + z, a * b + c) and agrees(numbers, x - y, a - b) and agrees(numbers, -x, -a)
-    assert agrees(numbers, 3 * x - 2, 3 * a - 2) and agrees(numbers, 1 - x, 1 - a) and agrees(numbers, x + y * 5, a + 5 * b)
+    assert (
+        agrees(numbers, 3 * x - 2, 3 * a - 2)
+        and agrees(numbers, 1 - x, 1 - a)
+        and agrees(numbers, x + y * 5, a + 5 * b)
+    )
     assert numbers.equal(x, x) and not numbers.equal(x, numbers.zeros((*shape, 2)))
     assert numbers.equal(x * (y + z), x * y + x * z) or not numbers.exact
     nonzero = ~numbers.singular(y)
     y = numbers.where(nonzero, y, 1)
     b = np.where(nonzero, b, 1)
     if isinstance(numbers, ri.systems.FiniteField):
-        assert numbers.equal(x / y * y, x) and agrees(numbers, 1 / y, np.frompyfunc(lambda t: pow(t, -1, numbers.p), 1, 1)(b))
+        assert numbers.equal(x / y * y, x) and agrees(
+            numbers, 1 / y, np.frompyfunc(lambda t: pow(t, -1, numbers.p), 1, 1)(b)
+        )
     elif numbers.exact or isinstance(numbers, ri.systems.Balls):
         assert agrees(numbers, x / y, a / b) and agrees(numbers, 1 / y, 1 / b)
     else:  # one rounding, relative
         got = plain(numbers, x / y)
-        assert all(abs(g - s / t) <= abs(s / t) / 2**numbers.ctx.prec for g, s, t in zip(got.ravel(), a.ravel(), b.ravel(), strict=True))
+        assert all(
+            abs(g - s / t) <= abs(s / t) / 2**numbers.ctx.prec
+            for g, s, t in zip(got.ravel(), a.ravel(), b.ravel(), strict=True)
+        )
 
 
 @shown
 @given(
     lead=st.sampled_from([((), ()), ((2,), (2,)), ((2, 1), (3,)), ((0,), (0,)), ((), (2,))]),
-    n=st.integers(0, 3), k=st.integers(0, 3), m=st.integers(0, 3), seed=SEEDS,
-)  # fmt: skip
+    n=st.integers(0, 3),
+    k=st.integers(0, 3),
+    m=st.integers(0, 3),
+    seed=SEEDS,
+)
 def test_matmul_is_the_sum_of_products(numbers, lead, n, k, m, seed):
     x, y = numbers.random((*lead[0], n, k), seed), numbers.random((*lead[1], k, m), seed + 1)
     a, b = plain(numbers, x), plain(numbers, y)
-    want = np.zeros((*np.broadcast_shapes(*lead), n, m), dtype=object) + sum(a[..., :, i, None] * b[..., None, i, :] for i in range(k))
+    want = np.zeros((*np.broadcast_shapes(*lead), n, m), dtype=object) + sum(
+        a[..., :, i, None] * b[..., None, i, :] for i in range(k)
+    )
     assert agrees(numbers, x @ y, want)
 
 
@@ -297,14 +384,23 @@ def test_moving_entries_about(numbers, seed):
     a, b = plain(numbers, x), plain(numbers, y)
     mask = np.random.default_rng(seed).integers(0, 2, (2, 3)).astype(bool)
     for got, want in [
-        (numbers.reshape(x, (3, 2)), a.reshape(3, 2)), (numbers.matrix_transpose(x), a.T),
+        (numbers.reshape(x, (3, 2)), a.reshape(3, 2)),
+        (numbers.matrix_transpose(x), a.T),
         (numbers.concat([x, y], axis=-1), np.hstack([a, b])),
-        (numbers.stack([x, y], axis=1), np.stack([a, b], axis=1)), (numbers.where(mask, x, y), np.where(mask, a, b)),
-        (numbers.where(mask, x, 0), np.where(mask, a, 0)), (numbers.broadcast_to(x, (2, 2, 3)), np.broadcast_to(a, (2, 2, 3))),
-        (x[1], a[1]), (x[..., ::2], a[:, ::2]), (x[:, None], a[:, None]), (x[0, 0], a[0, 0]),
-        (numbers.zeros((2,)), [0, 0]), (numbers.ones(2), [1, 1]), (numbers.zeros_like(x), 0 * a), (numbers.ones_like(x), 0 * a + 1),
+        (numbers.stack([x, y], axis=1), np.stack([a, b], axis=1)),
+        (numbers.where(mask, x, y), np.where(mask, a, b)),
+        (numbers.where(mask, x, 0), np.where(mask, a, 0)),
+        (numbers.broadcast_to(x, (2, 2, 3)), np.broadcast_to(a, (2, 2, 3))),
+        (x[1], a[1]),
+        (x[..., ::2], a[:, ::2]),
+        (x[:, None], a[:, None]),
+        (x[0, 0], a[0, 0]),
+        (numbers.zeros((2,)), [0, 0]),
+        (numbers.ones(2), [1, 1]),
+        (numbers.zeros_like(x), 0 * a),
+        (numbers.ones_like(x), 0 * a + 1),
         (numbers.asarray(x), a),
-    ]:  # fmt: skip
+    ]:
         assert agrees(numbers, got, want)
     assert numbers.isfinite(x).all() and numbers.isfinite(x).shape == (2, 3)
     assert np.array_equal(numbers.arange(1, 4), [1, 2, 3]) and numbers.any(mask) == mask.any()
@@ -317,10 +413,12 @@ def test_order(numbers, seed, keepdims):
     x, y = numbers.random((2, 3), seed), numbers.random((2, 3), seed + 1)
     a, b = plain(numbers, x), plain(numbers, y)
     for got, want in [
-        (numbers.maximum(x, y), np.maximum(a, b)), (numbers.minimum(x, y), np.minimum(a, b)), (numbers.abs(x), abs(a)),
+        (numbers.maximum(x, y), np.maximum(a, b)),
+        (numbers.minimum(x, y), np.minimum(a, b)),
+        (numbers.abs(x), abs(a)),
         (numbers.max(x, axis=-1, keepdims=keepdims), np.max(a, axis=-1, keepdims=keepdims)),
         (numbers.min(x, axis=0, keepdims=keepdims), np.min(a, axis=0, keepdims=keepdims)),
-    ]:  # fmt: skip
+    ]:
         assert agrees(numbers, got, want)
     if isinstance(numbers, ri.systems.Balls):
         with says(NotDefined, f"balls overlap, so their order is not decided in {numbers.name}; use maximum"):
@@ -344,16 +442,33 @@ def test_nothing_else_mixes_in(numbers):
         assert 0.5 * x
     with says(TypeError, f"nan is a float; {numbers.name} takes finite numbers"):
         assert x + math.nan
-    for wrong, kind in ((np.ones((1, 1)), "ndarray"), (True, "bool"), (GF(5).ones((1, 1)), "GF(5)"), (np.float32(1), "float32")):
+    for wrong, kind in (
+        (np.ones((1, 1)), "ndarray"),
+        (True, "bool"),
+        (GF(5).ones((1, 1)), "GF(5)"),
+        (np.float32(1), "float32"),
+    ):
         for attempt in (
-            lambda y: x + y, lambda y: y + x, lambda y: x - y, lambda y: y - x, lambda y: x * y, lambda y: y * x, lambda y: x / y,
-            lambda y: y / x, lambda y: x == y, lambda y: x @ y, lambda y: y @ x, lambda y: numbers.where(np.array([[True]]), x, y),
-        ):  # fmt: skip
+            lambda y: x + y,
+            lambda y: y + x,
+            lambda y: x - y,
+            lambda y: y - x,
+            lambda y: x * y,
+            lambda y: y * x,
+            lambda y: x / y,
+            lambda y: y / x,
+            lambda y: x == y,
+            lambda y: x @ y,
+            lambda y: y @ x,
+            lambda y: numbers.where(np.array([[True]]), x, y),
+        ):
             with says(TypeError, "convert one of them explicitly"):
                 attempt(wrong)
         with says(TypeError, f"cannot add {numbers.name} and {kind}; convert one of them explicitly"):
             assert x + wrong
-    with says(TypeError, f"an array over {numbers.name} does not become a NumPy array by itself; use floats(x) or x.tolist()"):
+    with says(
+        TypeError, f"an array over {numbers.name} does not become a NumPy array by itself; use floats(x) or x.tolist()"
+    ):
         np.asarray(x)
 
 
@@ -370,7 +485,9 @@ def test_division_by_zero_says_where(numbers):
 @given(seed=SEEDS)
 def test_draws_belong_to_their_seed(numbers, seed):
     x, again, other = (numbers.random((40,), s) for s in (seed, seed, seed + 1))
-    assert np.array_equal(plain(numbers, x), plain(numbers, again)) and not np.array_equal(plain(numbers, x), plain(numbers, other))
+    assert np.array_equal(plain(numbers, x), plain(numbers, again)) and not np.array_equal(
+        plain(numbers, x), plain(numbers, other)
+    )
 
 
 def test_draws_are_uniform_where_that_has_meaning():
@@ -412,7 +529,11 @@ def test_finite_field_worst_cases(p, k):
     top = GF(p).convert(-1)  # p-1, the largest machine integer
     row, column = (GF(p).broadcast_to(top, shape) for shape in ((1, k), (k, 1)))
     assert (row @ column).tolist() == [[k % p]]
-    assert GF(p).sum(row, axis=-1).tolist() == [-k % p] and (top * top).tolist() == 1 and (top + top).tolist() == (2 * p - 2) % p
+    assert (
+        GF(p).sum(row, axis=-1).tolist() == [-k % p]
+        and (top * top).tolist() == 1
+        and (top + top).tolist() == (2 * p - 2) % p
+    )
     x, y = GF(p).random((2, k), k), GF(p).random((k, 1), k + 1)
     assert (x @ y).tolist() == [[sum(a * b for a, (b,) in zip(row, y.tolist(), strict=True)) % p] for row in x.tolist()]
     assert (x[0] * y[:, 0]).tolist() == [a * b % p for a, (b,) in zip(x[0].tolist(), y.tolist(), strict=True)]
@@ -458,7 +579,23 @@ def test_rationals_in_finite_fields():
 
 # 561, 3215031751 and 3825123056546413051 are Carmichael numbers or strong pseudoprimes to the first bases; 2^61+15 is prime, but too large.
 @pytest.mark.parametrize(
-    "p", [-7, 0, 1, 4, 561, 41041, 3215031751, 3825123056546413051 // 2, 2147483649, (2**31 - 1) * 3, 2**61 + 15, 7.0, "7", True]
+    "p",
+    [
+        -7,
+        0,
+        1,
+        4,
+        561,
+        41041,
+        3215031751,
+        3825123056546413051 // 2,
+        2147483649,
+        (2**31 - 1) * 3,
+        2**61 + 15,
+        7.0,
+        "7",
+        True,
+    ],
 )
 def test_only_primes_have_fields(p):
     with says(ValueError, f"GF: p must be a prime with 2 ≤ p ≤ 2^61-1, got {p!r}"):
@@ -467,7 +604,9 @@ def test_only_primes_have_fields(p):
 
 def test_primes():
     sieve = [n for n in range(2000) if n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))]
-    assert [n for n in range(2000) if is_prime(n)] == sieve and not is_prime(3825123056546413051) and is_prime(2**61 + 15)
+    assert (
+        [n for n in range(2000) if is_prime(n)] == sieve and not is_prime(3825123056546413051) and is_prime(2**61 + 15)
+    )
 
 
 # Functions beyond the four operations
@@ -497,7 +636,9 @@ def test_log_and_tanh_in_every_real_system(name, seed):
     for dtype in ("float64", "float32"):
         numbers = RunningError(dtype)
         y = getattr(numbers, name)(numbers.convert(x))
-        assert all(abs(v - w) <= Fraction(e) for v, w, e in zip(fractions(y, "test"), truth, numbers.error(y), strict=True))
+        assert all(
+            abs(v - w) <= Fraction(e) for v, w, e in zip(fractions(y, "test"), truth, numbers.error(y), strict=True)
+        )
         assert np.all(numbers.error(y) < np.abs(numbers.value(y)))
     dual, one = Dual(oracle), oracle.ones((3,))
     slope = dual.tangent(getattr(dual, name)(dual.join(x, one)))
@@ -523,8 +664,8 @@ def test_dual_slopes_at_a_kink():
     """elu+1 is smooth at 0, with slope 1; relu has the slope of its right side there."""
     dual = Dual(MP(30))
     x = dual.join(MP(30).convert([0, 1, -1]), MP(30).ones((3,)))
-    assert dual.tangent(ri.elu_plus_one(x)).tolist() == [1, 1, MP(30).ctx.exp(-1)]
-    assert dual.tangent(ri.relu(x)).tolist() == [1, 1, 0]
+    assert dual.tangent(ri.feature_maps.elu_plus_one(x)).tolist() == [1, 1, MP(30).ctx.exp(-1)]
+    assert dual.tangent(ri.feature_maps.relu(x)).tolist() == [1, 1, 0]
 
 
 def test_dependencies_refuse_to_compare_values():

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Dual, Float, NotDefined, RunningError
+from refimpl.model.token_wise import ACTIVATIONS, GELU, NORMS, mlp, norm
 from refimpl.systems import fractions
-from refimpl.token_wise import ACTIVATIONS, GELU, NORMS, mlp, norm
 
 DIGITS = mpmath.MPContext()
 DIGITS.dps = 60
@@ -63,7 +63,14 @@ def test_norms(kind, system, n, width, seed):
     g, b = ([number(a) for a in fractions(y, "test")] for y in (gain, offset))
     rows = fractions(x, "test").reshape(2 * n, width)
     want = [[exactly(a) for a in normed(kind, [number(a) for a in row], g, b)] for row in rows]
-    within(system, lambda x, g, b: norm(x, g, b, kind=kind), x, gain, offset, want=QQ.reshape(QQ.convert(want), (2, n, width)))
+    within(
+        system,
+        lambda x, g, b: norm(x, g, b, kind=kind),
+        x,
+        gain,
+        offset,
+        want=QQ.reshape(QQ.convert(want), (2, n, width)),
+    )
 
 
 @pytest.mark.parametrize("system", [Float(), Float("numpy", "float32"), MP(40)], ids=str)
@@ -101,7 +108,10 @@ def test_the_stand_in_of_the_root_touches_it():
         assert tangent(lambda y, e=epsilon: norm(y, kind="rms_rational", epsilon=e), x) == (x, epsilon)
         slope = DIGITS.diff(lambda y, e=epsilon: y / DIGITS.sqrt(y * y + number(e)), number(x))
         assert abs(slope - number(epsilon)) < 1e-25
-    assert tangent(lambda y: norm(y, kind="rms_rational", epsilon=Fraction(0)), Fraction(2)) == (Fraction(4, 5), Fraction(-6, 25))
+    assert tangent(lambda y: norm(y, kind="rms_rational", epsilon=Fraction(0)), Fraction(2)) == (
+        Fraction(4, 5),
+        Fraction(-6, 25),
+    )
 
 
 def test_quadratic_touches_silu_to_second_order():
@@ -122,11 +132,15 @@ def test_rational_norms_by_hand(n, width, seed):
         for row, got in zip(x.tolist(), norm(x, gain, offset, kind=kind).tolist(), strict=True):
             mean = sum(row) / width if kind == "layer_rational" else 0
             u = sum((a - mean) ** 2 for a in row) / width + EPSILON
-            assert got == [2 * (a - mean) / (1 + u) * g + b for a, g, b in zip(row, gain.tolist(), offset.tolist(), strict=True)]
+            assert got == [
+                2 * (a - mean) / (1 + u) * g + b for a, g, b in zip(row, gain.tolist(), offset.tolist(), strict=True)
+            ]
     assert norm(x, kind="none") is x
 
 
-@given(n=st.integers(0, 3), width=st.integers(1, 3), hidden=st.integers(1, 3), gated=st.booleans(), seed=st.integers(0, 99))
+@given(
+    n=st.integers(0, 3), width=st.integers(1, 3), hidden=st.integers(1, 3), gated=st.booleans(), seed=st.integers(0, 99)
+)
 def test_mlp_by_hand(n, width, hidden, gated, seed):
     shapes = ((n, width), (width, hidden), (hidden, width), (width, hidden), (hidden,), (width,))
     x, up, down, gate, b_up, b_down = (QQ.random(shape, seed + i) for i, shape in enumerate(shapes))

@@ -12,17 +12,41 @@ from hypothesis import strategies as st
 from real_weights import folder
 
 from refimpl import Config, Float, random_model
-from refimpl.models.byte_pairs import KINDS, joined, letters, words
-from refimpl.models.reading import LARGEST_TEXT
-from refimpl.models.tokenizers import ByteTokenizer, Gpt2Tokenizer, LlamaTokenizer, check_vocabulary, read_tokenizer
+from refimpl.files.models.reading import LARGEST_TEXT
+from refimpl.files.tokenizers import ByteTokenizer, Gpt2Tokenizer, LlamaTokenizer, check_vocabulary, read_tokenizer
+from refimpl.files.tokenizers.byte_pairs import KINDS, joined, letters, words
 
 TRICKY = [
-    "", " ", "  ", "\n", "\n\n", " \n ", "a  b", "a   b ", "\ta\t\tb", "it's we'll I'd they've I'm you're don't",
-    "it'S 'tis ''s 's's 'll'", " 't 'x", "x\x85y\xa0z\u2028w\u2029v\u3000u\u200bt\u180es", "a\x1cb\x1dc\x1ed\x1fe",
-    "e\u0301te\u0301 ñ", "🎈👩‍👩‍👧‍👦 🇫🇷", "2¼ Ⅷ ٣४ ²", "漢字かな 한국어", "\ufeffbom\x00nul", "<|endoftext|> <s> <0x41> \n<s>\n",
-    "   indent\n\treturn 0\n", "…—“quotes”", "\U0010ffff\ue000", "ǅ ʰ ª º", "a" * 300, "''" * 9,
-]  # fmt: skip
-TEXTS = st.text(st.sampled_from(" \n\t'stlvredmLL0129.,!¼éß漢🎈\u0301\x85\xa0\u2028\x1c\u3000"), max_size=40) | st.text(max_size=20)
+    "",
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    " \n ",
+    "a  b",
+    "a   b ",
+    "\ta\t\tb",
+    "it's we'll I'd they've I'm you're don't",
+    "it'S 'tis ''s 's's 'll'",
+    " 't 'x",
+    "x\x85y\xa0z\u2028w\u2029v\u3000u\u200bt\u180es",
+    "a\x1cb\x1dc\x1ed\x1fe",
+    "e\u0301te\u0301 ñ",
+    "🎈👩‍👩‍👧‍👦 🇫🇷",
+    "2¼ Ⅷ ٣४ ²",
+    "漢字かな 한국어",
+    "\ufeffbom\x00nul",
+    "<|endoftext|> <s> <0x41> \n<s>\n",
+    "   indent\n\treturn 0\n",
+    "…—“quotes”",
+    "\U0010ffff\ue000",
+    "ǅ ʰ ª º",
+    "a" * 300,
+    "''" * 9,
+]
+TEXTS = st.text(st.sampled_from(" \n\t'stlvredmLL0129.,!¼éß漢🎈\u0301\x85\xa0\u2028\x1c\u3000"), max_size=40) | st.text(
+    max_size=20
+)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +102,11 @@ def test_joining_is_that_of_the_papers(small):
     assert [llama.tokens[i] for i in llama.encode("aaaaa", begin=False)] == [b"aaa", b"aa"]
     assert llama.encode("") == [1] and llama.encode("", begin=False) == [] and llama.start == 1
     assert llama.encode("b", begin=False) == [3 + ord("b")]
-    assert llama.decode([1, 259, 260, 2]) == "a" and llama.decode([259, 260]) == " a" and llama.decode([0, 3 + 32]) == "<unk> "
+    assert (
+        llama.decode([1, 259, 260, 2]) == "a"
+        and llama.decode([259, 260]) == " a"
+        and llama.decode([0, 3 + 32]) == "<unk> "
+    )
 
 
 @given(st.lists(st.sampled_from([1, 2, 3]), max_size=30))
@@ -101,7 +129,9 @@ def test_a_character_waits_for_its_bytes():
 @pytest.mark.parametrize("text", TRICKY)
 def test_words_are_those_of_the_regular_expression(text):
     regex = pytest.importorskip("regex")
-    assert list(words(text)) == regex.findall(r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""", text)
+    assert list(words(text)) == regex.findall(
+        r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""", text
+    )
 
 
 def test_kinds_of_all_characters_are_those_of_the_regex_package():
@@ -121,7 +151,9 @@ def published():
     theirs = pytest.importorskip("transformers").GPT2Tokenizer
     where = folder("gpt2-encoder.json", "gpt2-vocab.bpe")
     ids = json.loads((where / "gpt2-encoder.json").read_text(encoding="utf-8"))
-    merges = [tuple(line.split(" ")) for line in (where / "gpt2-vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]]
+    merges = [
+        tuple(line.split(" ")) for line in (where / "gpt2-vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]
+    ]
     return read_tokenizer(where), theirs(vocab=ids, merges=merges)
 
 
@@ -150,8 +182,14 @@ def test_llama2c_ids_of_a_text():
     for text in [*TRICKY, "Once upon a time, there was a little girl named Lily."]:
         ids = t.encode(text)
         assert t.decode(ids) == text
-        slow = [i for c in " " + text for i in ([t.by_piece[c.encode()]] if c.encode() in t.by_piece else [3 + b for b in c.encode()])]
-        while pairs := [(t.scores[j], -i) for i in range(len(slow) - 1) if (j := glued(t, slow[i], slow[i + 1])) is not None]:
+        slow = [
+            i
+            for c in " " + text
+            for i in ([t.by_piece[c.encode()]] if c.encode() in t.by_piece else [3 + b for b in c.encode()])
+        ]
+        while pairs := [
+            (t.scores[j], -i) for i in range(len(slow) - 1) if (j := glued(t, slow[i], slow[i + 1])) is not None
+        ]:
             i = -max(pairs)[1]
             slow[i : i + 2] = [glued(t, slow[i], slow[i + 1])]
         assert ids == ([1, *slow] if text else [1])
@@ -189,14 +227,17 @@ def test_what_is_read_is_told_by_its_content(small, tmp_path):
     assert isinstance(read_tokenizer(small / "encoder.json"), Gpt2Tokenizer)
     assert isinstance(read_tokenizer(small / "tokenizer.bin"), LlamaTokenizer)
     with says(
-        OSError, f"read_tokenizer: cannot read {tmp_path}: the folder must hold encoder.json and vocab.bpe, or gpt2-encoder.json and"
+        OSError,
+        f"read_tokenizer: cannot read {tmp_path}: the folder must hold encoder.json and vocab.bpe, or gpt2-encoder.json and",
     ):
         read_tokenizer(tmp_path)
     with says(OSError, "no-file: no such file"):
         read_tokenizer(tmp_path / "no-file")
     for text in ('{"a": 0}', "#version: 0.2"):
         (tmp_path / "mine").write_text(text)
-        with says(ValueError, "one of GPT-2's two files must have one of the names encoder.json, vocab.bpe, gpt2-encoder.json"):
+        with says(
+            ValueError, "one of GPT-2's two files must have one of the names encoder.json, vocab.bpe, gpt2-encoder.json"
+        ):
             read_tokenizer(tmp_path / "mine")
     (tmp_path / "encoder.json").write_text('{"a": 0}')
     with says(OSError, "vocab.bpe: no such file"):

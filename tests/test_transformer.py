@@ -30,14 +30,39 @@ def test_transformer_equals_plain_python(scene, mask, form):
 REAL = {
     "pre, layer norm, gelu": Config(1, 5, heads=2, d=4, m=3, hidden=6, rope=Rotary(width=4)),
     "post, rms norm, silu": Config(
-        2, 4, heads=4, groups=2, d=2, m=1, order="post", norm="rms", hidden=5, activation="silu", biased=True, vocabulary=7
+        2,
+        4,
+        heads=4,
+        groups=2,
+        d=2,
+        m=1,
+        order="post",
+        norm="rms",
+        hidden=5,
+        activation="silu",
+        biased=True,
+        vocabulary=7,
     ),
     "parallel, gated": Config(
-        1, 6, heads=2, groups=1, d=3, m=2, order="parallel", hidden=4, activation="silu", gated=True, rope=Rotary(2, "half", "before")
+        1,
+        6,
+        heads=2,
+        groups=1,
+        d=3,
+        m=2,
+        order="parallel",
+        hidden=4,
+        activation="silu",
+        gated=True,
+        rope=Rotary(2, "half", "before"),
     ),
-    "gelu, gated, table": Config(1, 3, d=2, m=2, norm="rms", hidden=3, gated=True, biased=True, table=9, vocabulary=5, tied=False),
-    "unnormalised": Config(1, 4, heads=2, d=2, m=2, phi="exp", normalise=False, norm="layer", rope=Rotary(width=2, base=100)),
-}  # fmt: skip
+    "gelu, gated, table": Config(
+        1, 3, d=2, m=2, norm="rms", hidden=3, gated=True, biased=True, table=9, vocabulary=5, tied=False
+    ),
+    "unnormalised": Config(
+        1, 4, heads=2, d=2, m=2, phi="exp", normalise=False, norm="layer", rope=Rotary(width=2, base=100)
+    ),
+}
 
 
 def real_phi(ctx, name):
@@ -49,10 +74,16 @@ def truth(model, texts, digits=60):
     """What the oracle finds with this many digits."""
     system, rotary = MP(digits), model.config.rope
     ctx = system.ctx
-    theta = [ctx.mpf(rotary.base) ** (ctx.mpf(-2 * i) / rotary.width) for i in range(rotary.width // 2)] if rotary else []
+    theta = (
+        [ctx.mpf(rotary.base) ** (ctx.mpf(-2 * i) / rotary.width) for i in range(rotary.width // 2)] if rotary else []
+    )
     model = in_numbers(model, system)
     texts = texts if are_ids(texts) else system.convert(texts)
-    options = {"phi": (real_phi(ctx, model.config.phi),) * 2, "points": [(ctx.cos(t), ctx.sin(t)) for t in theta], "real": ctx}
+    options = {
+        "phi": (real_phi(ctx, model.config.phi),) * 2,
+        "points": [(ctx.cos(t), ctx.sin(t)) for t in theta],
+        "real": ctx,
+    }
     return system.wrap((np.array(in_plain_python(model, texts, **options), dtype=object),))
 
 
@@ -95,7 +126,11 @@ def test_forms_give_one_output_and_one_state(scene, data):
     got, others = transformer(model, text, form=data.draw(st.sampled_from(FORMS[1:])))
     assert system.equal(got, want) and len(states) == scene.config.layers
     for a, b in zip(states, others, strict=True):
-        assert system.equal(a.S, b.S) and system.equal(a.z, b.z) and a.position == b.position == model.position + scene.M + scene.n
+        assert (
+            system.equal(a.S, b.S)
+            and system.equal(a.z, b.z)
+            and a.position == b.position == model.position + scene.M + scene.n
+        )
 
 
 @settings(max_examples=15)
@@ -125,7 +160,19 @@ def test_between_sees_and_replaces():
 
 
 def test_random_models():
-    config = Config(2, 9, heads=2, d=4, m=3, hidden=5, biased=True, vocabulary=7, tied=False, table=4, rope=Rotary(width=4, base=None))
+    config = Config(
+        2,
+        9,
+        heads=2,
+        d=4,
+        m=3,
+        hidden=5,
+        biased=True,
+        vocabulary=7,
+        tied=False,
+        table=4,
+        rope=Rotary(width=4, base=None),
+    )
     model, again, other = (random_model(Float(), config, seed) for seed in (0, 0, 100))
     assert {name: x.shape for name, x in model.weights.items()} == config.shapes and len(config.shapes) == 39
     for name, x in model.weights.items():
@@ -136,11 +183,14 @@ def test_random_models():
     assert QQ.equal(c * c + s * s, QQ.ones((2,)))
 
 
-@pytest.mark.parametrize(("order", "norms"), [
-    ("pre", ["layers.0.gain_1", "layers.0.gain_2", "gain"]),
-    ("post", ["layers.0.gain_1", "layers.0.gain_2"]),
-    ("parallel", ["layers.0.gain_1", "gain"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("order", "norms"),
+    [
+        ("pre", ["layers.0.gain_1", "layers.0.gain_2", "gain"]),
+        ("post", ["layers.0.gain_1", "layers.0.gain_2"]),
+        ("parallel", ["layers.0.gain_1", "gain"]),
+    ],
+)
 def test_which_norms_there_are(order, norms):
     assert [name for name in Config(1, 2, hidden=3, order=order).shapes if "gain" in name] == norms
     assert [name for name in Config(1, 2, hidden=3, order=order, norm="rms").shapes if "offset" in name] == []
@@ -149,16 +199,22 @@ def test_which_norms_there_are(order, norms):
 FLAT = Config(1, 2, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=3)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"layers": 0}, "Config: `layers` must be an integer ≥ 1, got 0"),
-    ({"width": 0}, "Config: `width` must be an integer ≥ 1, got 0"),
-    ({"groups": 3}, "Config: `groups` must divide heads = 2, got 3"),
-    ({"order": "peri"}, "Config: `order` must be one of parallel, post, pre, got 'peri'; did you mean"),
-    ({"norm": "batch"}, "Config: `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'batch'"),
-    ({"activation": "tanh"}, "Config: `activation` must be one of gelu, quadratic, relu, silu, got 'tanh'"),
-    ({"epsilon": -Fraction(1)}, "Config: `epsilon` must be a Fraction ≥ 0, got Fraction(-1, 1)"),
-    ({"epsilon": 1e-5}, "Config: `epsilon` must be a Fraction ≥ 0, got 1e-05"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": 0}, "Config: `layers` must be an integer ≥ 1, got 0"),
+        ({"width": 0}, "Config: `width` must be an integer ≥ 1, got 0"),
+        ({"groups": 3}, "Config: `groups` must divide heads = 2, got 3"),
+        ({"order": "peri"}, "Config: `order` must be one of parallel, post, pre, got 'peri'; did you mean"),
+        (
+            {"norm": "batch"},
+            "Config: `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'batch'",
+        ),
+        ({"activation": "tanh"}, "Config: `activation` must be one of gelu, quadratic, relu, silu, got 'tanh'"),
+        ({"epsilon": -Fraction(1)}, "Config: `epsilon` must be a Fraction ≥ 0, got Fraction(-1, 1)"),
+        ({"epsilon": 1e-5}, "Config: `epsilon` must be a Fraction ≥ 0, got 1e-05"),
+    ],
+)
 def test_bad_configurations(options, message):
     with says(ValueError, message):
         replace(FLAT, **options)
@@ -188,7 +244,11 @@ def test_bad_models():
     with says(TypeError, "Model: `embedding` has number system GF(7), `layers.0.W_Q` has ℚ"):
         Model(FLAT, w | {"embedding": GF(7).ones((3, 2))})
     with says(ValueError, "Model: `embedding` must be finite, got nan or inf at row 1, column 0"):
-        Model(FLAT, {name: Float().convert(x) for name, x in w.items()} | {"embedding": np.array([[0, 0], [np.nan, 0], [0, 0]])})
+        Model(
+            FLAT,
+            {name: Float().convert(x) for name, x in w.items()}
+            | {"embedding": np.array([[0, 0], [np.nan, 0], [0, 0]])},
+        )
     with says(ValueError, "Model: `biases` must be 1 states read from one position, got [0, 0]"):
         replace(good, biases=states * 2)
     with says(ValueError, "Model: `biases` must be 2 states read from one position, got [0, 1]"):
@@ -197,7 +257,10 @@ def test_bad_models():
         replace(good, biases=(State(QQ.ones((1, 2, 1)), QQ.ones((1, 2))),))
     with says(ValueError, "Model: `biases[0]` has b_KV but no b_D; a normalised layer needs both"):
         replace(good, biases=(replace(states[0], z=None),))
-    assert replace(good, config=replace(FLAT, normalise=False), biases=(replace(states[0], z=None),))([0]).shape == (1, 3)
+    assert replace(good, config=replace(FLAT, normalise=False), biases=(replace(states[0], z=None),))([0]).shape == (
+        1,
+        3,
+    )
 
 
 def test_bad_texts():
@@ -214,7 +277,10 @@ def test_bad_texts():
         transformer(FLAT, [0])
     absolute = random_model(QQ, replace(FLAT, table=3), seed=0)
     assert absolute([0, 1, 2]).shape == (3, 3)
-    with says(ValueError, "transformer: `text` must fit the table of 3 absolute positions, got 4 tokens read from position 0 on"):
+    with says(
+        ValueError,
+        "transformer: `text` must fit the table of 3 absolute positions, got 4 tokens read from position 0 on",
+    ):
         absolute([0, 1, 2, 0])
     late = replace(absolute, biases=(State(QQ.ones((2, 2, 1)), QQ.ones((2, 2)), 2),))
     with says(ValueError, "got 2 tokens read from position 2 on"):
@@ -223,11 +289,15 @@ def test_bad_texts():
 
 def test_errors_name_the_layer():
     model = random_model(Float(), replace(FLAT, layers=2), seed=0)
-    with says(ri.ZeroDenominator, "layer 1: linear_attention_chunked: the denominator φ(q)·z is zero at token 0, head (0, 0)"):
+    with says(
+        ri.ZeroDenominator, "layer 1: linear_attention_chunked: the denominator φ(q)·z is zero at token 0, head (0, 0)"
+    ):
         model([0, 1], between=lambda i, x: x * 0)
     with (
         np.errstate(all="ignore"),
-        says(ri.NotFinite, "layer 1: linear_attention_chunked: the output overflows numpy float64: nan or inf at token 0"),
+        says(
+            ri.NotFinite, "layer 1: linear_attention_chunked: the output overflows numpy float64: nan or inf at token 0"
+        ),
     ):
         replace(model, config=replace(model.config, normalise=False))([0, 1], between=lambda i, x: x + 1e150)
     with says(ri.NotDefined, "exp is not defined in ℚ; layer norm needs a real system"):

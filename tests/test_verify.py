@@ -10,11 +10,11 @@ import pytest
 import refimpl as ri
 from refimpl.systems import ObjectSystem
 from refimpl.verify import check as checking
-from refimpl.verify import identities
 from refimpl.verify.check import Draws, check, label, way
-from refimpl.verify.identities import CASES, FORMS, IDENTITIES, more_cases
 from refimpl.verify.registry import THEOREMS, default_systems, verify
 from refimpl.verify.theorem import Case, Different, Numbers, Theorem
+from refimpl.verify.theorems import identities
+from refimpl.verify.theorems.identities import CASES, FORMS, IDENTITIES, more_cases
 
 SYSTEMS = [ri.QQ, ri.GF(10007), ri.MP(30), ri.balls(30), ri.balls(30, "iv"), ri.Float(), ri.Float("numpy", "float32")]
 HOLDS = {"EXACT", "ENCLOSED", "WITHIN BOUND", "MEASURED"}
@@ -31,16 +31,32 @@ def test_every_theorem_holds_wherever_it_can_be_checked():
     results = verify()
     assert {r.verdict for r in results} == HOLDS | {"N/A"}
     for r in results:
-        least = 1 if THEOREMS[r.theorem] not in IDENTITIES else 2 if r.system in ("mpmath(50)", "balls(30)", "float64", "float32") else 5
+        least = (
+            1
+            if THEOREMS[r.theorem] not in IDENTITIES
+            else 2
+            if r.system in ("mpmath(50)", "balls(30)", "float64", "float32")
+            else 5
+        )
         assert r.instances >= least if r.verdict != "N/A" else r.evidence, r
     large = {t.name for t in THEOREMS.values() if t.only}
     assert {r.theorem for r in results if r.verdict != "N/A"} == set(THEOREMS) - large
-    certain = [r for r in results if r.system.startswith("GF(") and r.verdict == "EXACT" and "equality" in THEOREMS[r.theorem].ways]
-    assert len(certain) >= 30 and all(0 <= r.probability < 2**-40 and "all values at these shapes" in r.evidence for r in certain)
+    certain = [
+        r
+        for r in results
+        if r.system.startswith("GF(") and r.verdict == "EXACT" and "equality" in THEOREMS[r.theorem].ways
+    ]
+    assert len(certain) >= 30 and all(
+        0 <= r.probability < 2**-40 and "all values at these shapes" in r.evidence for r in certain
+    )
 
 
 def test_why_not():
-    reasons = {(r.theorem, r.system): r.evidence for r in verify(["kv_cache", "shift", "causality", "exact_probes"]) if r.verdict == "N/A"}
+    reasons = {
+        (r.theorem, r.system): r.evidence
+        for r in verify(["kv_cache", "shift", "causality", "exact_probes"])
+        if r.verdict == "N/A"
+    }
     assert reasons["kv_cache", "Q"] == "exp is not defined in ℚ; softmax attention needs a real system"
     assert reasons["shift", "rounded(bfloat16)"] == "at this precision exact_probes decide"
     assert reasons["shift", "dependencies"] == "dependency sets say nothing of values"
@@ -48,11 +64,18 @@ def test_why_not():
     assert reasons["exact_probes", "Q"] == "exact_probes speak of float formats"
 
 
-@pytest.mark.parametrize(("system", "words"), [
-    (ri.Degrees(), "degrees has no way of deciding equality"),
-    (ri.Float("numpy", "longdouble"), "no error bound is known for numpy .*; it must be float64, float32, float16 or bfloat16"),
-    (ri.Float("numpy", "complex128"), "no error bound is known for numpy complex128"),
-], ids=lambda x: getattr(x, "name", ""))  # fmt: skip
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        (ri.Degrees(), "degrees has no way of deciding equality"),
+        (
+            ri.Float("numpy", "longdouble"),
+            "no error bound is known for numpy .*; it must be float64, float32, float16 or bfloat16",
+        ),
+        (ri.Float("numpy", "complex128"), "no error bound is known for numpy complex128"),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
 def test_a_system_without_a_way_is_refused_before_the_work(system, words):
     with pytest.raises(ri.NotDefined, match=f"^verify: {words}"):
         verify(["shift"], [ri.QQ, system], progress=pytest.fail)
@@ -95,7 +118,10 @@ def test_a_ring_is_asked_only_what_a_ring_can_answer():
     results = {r.theorem: r for r in verify([*(t.name for t in IDENTITIES), "iclca"], [Integers()])}
     assert results["iclca"].evidence == "division is not defined in ℤ; a model needs a field system"
     assert results["state_monoid"].verdict == "EXACT" and results["state_monoid"].instances == 5
-    assert results["quadratic_eq_sum"].evidence == "division is not defined in ℤ; normalised linear attention needs a field system"
+    assert (
+        results["quadratic_eq_sum"].evidence
+        == "division is not defined in ℤ; normalised linear attention needs a field system"
+    )
     assert results["rope_layouts"].evidence == "division is not defined in ℤ; a random rotation needs a field system"
     assert results["kv_cache"].evidence == "exp is not defined in ℤ; softmax attention needs a real system"
     assert not {r.verdict for r in results.values()} - {"EXACT", "N/A"}
@@ -119,10 +145,14 @@ def test_the_second_prime_comes_from_the_seed():
 def test_draws_depend_on_source_theorem_system_shape_seed_and_attempt():
     one, other = THEOREMS["shift"], THEOREMS["kv_cache"]
     seeds = [
-        Draws(0).seed_of(one, "Q", CASES[0], 0), Draws(0).seed_of(other, "Q", CASES[0], 0), Draws(0).seed_of(one, "float64", CASES[0], 0),
-        Draws(0).seed_of(one, "Q", CASES[1], 0), Draws(1).seed_of(one, "Q", CASES[0], 0), Draws(0).seed_of(one, "Q", CASES[0], 1),
+        Draws(0).seed_of(one, "Q", CASES[0], 0),
+        Draws(0).seed_of(other, "Q", CASES[0], 0),
+        Draws(0).seed_of(one, "float64", CASES[0], 0),
+        Draws(0).seed_of(one, "Q", CASES[1], 0),
+        Draws(1).seed_of(one, "Q", CASES[0], 0),
+        Draws(0).seed_of(one, "Q", CASES[0], 1),
         Draws(0, "another source").seed_of(one, "Q", CASES[0], 0),
-    ]  # fmt: skip
+    ]
     assert len(set(seeds)) == len(seeds)
     assert Draws(0, checking.source()).seed_of(one, "Q", CASES[0], 0) == seeds[0]
     one, two = (Numbers(ri.QQ, 5).draw(3, 2) for _ in range(2))
@@ -170,7 +200,9 @@ def gives_up(q, k, v, **options):
     raise ri.NotDefined("exp is not defined in ℚ")
 
 
-@pytest.mark.parametrize("bug", [strict_mask, drops_the_state, off_by_one, transposed, crashes, gives_up], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "bug", [strict_mask, drops_the_state, off_by_one, transposed, crashes, gives_up], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: s.name)
 def test_a_planted_bug_fails_in_every_system(bug, system, monkeypatch):
     monkeypatch.setitem(FORMS, "recurrent", bug)
@@ -178,11 +210,20 @@ def test_a_planted_bug_fails_in_every_system(bug, system, monkeypatch):
     assert result.verdict == "FAIL" and result.worst.startswith("n=") and result.evidence
 
 
-@pytest.mark.parametrize(("theorem", "form"), [
-    ("quadratic_eq_sum", "quadratic"), ("recurrent_eq_sum", "recurrent"), ("chunked_eq_sum", "chunked"), ("split_invariance", "recurrent"),
-    ("shift", "recurrent"), ("softmax_shifted_eq_sum", "softmax_shifted"), ("kv_cache", "softmax_shifted"), ("exact_probes", "chunked"),
-    ("causality", "quadratic"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("theorem", "form"),
+    [
+        ("quadratic_eq_sum", "quadratic"),
+        ("recurrent_eq_sum", "recurrent"),
+        ("chunked_eq_sum", "chunked"),
+        ("split_invariance", "recurrent"),
+        ("shift", "recurrent"),
+        ("softmax_shifted_eq_sum", "softmax_shifted"),
+        ("kv_cache", "softmax_shifted"),
+        ("exact_probes", "chunked"),
+        ("causality", "quadratic"),
+    ],
+)
 def test_every_theorem_about_a_form_can_fail(theorem, form, monkeypatch):
     """A form that reads the text backwards."""
     right = FORMS[form]
@@ -195,7 +236,9 @@ def test_every_theorem_about_a_form_can_fail(theorem, form, monkeypatch):
     assert results and all(r.verdict == "FAIL" for r in results), results
 
 
-@pytest.mark.parametrize("system", [ri.Float(), ri.Float("numpy", "float32"), ri.Rounded("float16"), ri.Rounded("bfloat16")], ids=label)
+@pytest.mark.parametrize(
+    "system", [ri.Float(), ri.Float("numpy", "float32"), ri.Rounded("float16"), ri.Rounded("bfloat16")], ids=label
+)
 def test_probes_cross_chunks(system, monkeypatch):
     """A kernel that reads the keys of its third chunk of 16 or more backwards."""
 
@@ -210,12 +253,15 @@ def test_probes_cross_chunks(system, monkeypatch):
     assert result.verdict == "FAIL"
 
 
-@pytest.mark.parametrize(("theorem", "name", "wrong"), [
-    ("rope_layouts", "interleave", lambda x, pairs: x),
-    ("state_monoid", "join", lambda a, b, **o: ri.State(a.S + b.S, a.z + b.z, a.position + b.position)),
-    ("state_monoid", "remove", lambda whole, b, **o: whole),
-    ("shift", "shift", lambda state, by, **o: dataclasses.replace(state, position=state.position + by)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("theorem", "name", "wrong"),
+    [
+        ("rope_layouts", "interleave", lambda x, pairs: x),
+        ("state_monoid", "join", lambda a, b, **o: ri.State(a.S + b.S, a.z + b.z, a.position + b.position)),
+        ("state_monoid", "remove", lambda whole, b, **o: whole),
+        ("shift", "shift", lambda state, by, **o: dataclasses.replace(state, position=state.position + by)),
+    ],
+)
 def test_every_theorem_about_states_and_layouts_can_fail(theorem, name, wrong, monkeypatch):
     monkeypatch.setattr(identities, name, wrong)
     assert all(r.verdict == "FAIL" for r in verify([theorem]) if r.verdict != "N/A")
@@ -230,7 +276,9 @@ def test_rope_relative_can_fail(monkeypatch):
 def test_the_first_differing_entry_is_named(monkeypatch):
     def wrong(q, k, v, **options):
         o, state = ri.linear_attention_quadratic(q, k, v, **options)
-        return o + ri.QQ.convert([[0] * o.shape[-1]] * (o.shape[-2] - 1) + [[0] * (o.shape[-1] - 1) + [1]] * min(o.shape[-2], 1)), state
+        return o + ri.QQ.convert(
+            [[0] * o.shape[-1]] * (o.shape[-2] - 1) + [[0] * (o.shape[-1] - 1) + [1]] * min(o.shape[-2], 1)
+        ), state
 
     monkeypatch.setitem(FORMS, "quadratic", wrong)
     theorem = THEOREMS["quadratic_eq_sum"]
@@ -337,12 +385,19 @@ def test_a_false_identity_of_low_degree_is_seen_and_one_that_holds_at_random_is_
         yield "x", x**7, x
 
     result = check(Theorem("t", "s.", "a", "b", frobenius), ri.GF(7), [Case(1, 1, 1)])
-    assert (result.verdict, result.degree, result.probability, result.evidence) == ("EXACT", 7, 1, "equal at these instances")
+    assert (result.verdict, result.degree, result.probability, result.evidence) == (
+        "EXACT",
+        7,
+        1,
+        "equal at these instances",
+    )
     assert check(Theorem("t", "s.", "a", "b", frobenius), ri.GF(2**61 - 1), [Case(1, 1, 1)]).verdict == "FAIL"
 
 
 def test_what_is_constant_on_both_sides_leaves_no_doubt():
-    theorem = Theorem("t", "s.", "a", "b", lambda case, numbers: iter([("x", numbers.system.ones((1,)), numbers.system.ones((1,)))]))
+    theorem = Theorem(
+        "t", "s.", "a", "b", lambda case, numbers: iter([("x", numbers.system.ones((1,)), numbers.system.ones((1,)))])
+    )
     assert check(theorem, ri.GF(7), [Case(1, 1, 1)]).evidence == "all values at these shapes, without doubt"
 
 
@@ -372,15 +427,31 @@ def test_the_oracle_tells_good_rounding_from_bad():
         return sides
 
     for loss, verdict in ((0, "MEASURED"), (64, "FAIL")):
-        result = check(Theorem("t", "s.", "a", "b", squared(loss), ways=("oracle",)), ri.Float(), [Case(n, 1, 1) for n in range(20)])
-        assert result.verdict == verdict and result.bound > 0 and result.evidence.endswith("by 40 digits, in 20 instances")
+        result = check(
+            Theorem("t", "s.", "a", "b", squared(loss), ways=("oracle",)),
+            ri.Float(),
+            [Case(n, 1, 1) for n in range(20)],
+        )
+        assert (
+            result.verdict == verdict and result.bound > 0 and result.evidence.endswith("by 40 digits, in 20 instances")
+        )
     exact = check(Theorem("t", "s.", "a", "b", squared(0), ways=("oracle",)), ri.QQ, [Case(1, 1, 1)])
     assert exact.evidence == "t is about rounding, of which there is none or it is enclosed"
 
 
 def test_what_compares_nothing_or_shapes_only_is_a_failure():
-    assert check(Theorem("t", "s.", "a", "b", lambda case, numbers: iter(())), ri.QQ, [Case(1, 1, 1)]).evidence == "nothing was compared"
-    shapes = Theorem("t", "s.", "a", "b", lambda case, numbers: iter([Different("x", *map(ri.QQ.zeros, ((1,), (2,))))]), ways=("witness",))
+    assert (
+        check(Theorem("t", "s.", "a", "b", lambda case, numbers: iter(())), ri.QQ, [Case(1, 1, 1)]).evidence
+        == "nothing was compared"
+    )
+    shapes = Theorem(
+        "t",
+        "s.",
+        "a",
+        "b",
+        lambda case, numbers: iter([Different("x", *map(ri.QQ.zeros, ((1,), (2,))))]),
+        ways=("witness",),
+    )
     assert check(shapes, ri.QQ, [Case(1, 1, 1)]).evidence == "x has shape (1,) instead of (2,)"
 
 

@@ -12,7 +12,19 @@ from assertions import says
 from refimpl import GF, QQ, NotDefined, convert
 from refimpl.verify.check import check, way
 from refimpl.verify.theorem import Different, Numbers
-from refimpl.verify.witnesses import CASES, WITNESSES, adder, additive, biases, kv, not_zero, show, sums, text, then
+from refimpl.verify.theorems.witnesses import (
+    CASES,
+    WITNESSES,
+    adder,
+    additive,
+    biases,
+    kv,
+    not_zero,
+    show,
+    sums,
+    text,
+    then,
+)
 
 SYSTEMS = [QQ, GF(2**61 - 1), GF(2**31 - 1), GF(11)]
 NAMES = {w.name: w for w in WITNESSES}
@@ -25,7 +37,13 @@ def claims(name, system=QQ, seed=0, **undone):
     for pair in NAMES[name].sides(CASES[0], Numbers(system, seed), **undone):
         what, left, right = pair
         assert isinstance(left, int) or left.shape == right.shape, what
-        found.append((what, not isinstance(pair, Different), left == right if isinstance(left, int) else system.equal(left, right)))
+        found.append(
+            (
+                what,
+                not isinstance(pair, Different),
+                left == right if isinstance(left, int) else system.equal(left, right),
+            )
+        )
     return found
 
 
@@ -38,7 +56,10 @@ def fallen(*args, **undone):
 @pytest.mark.parametrize("name", NAMES)
 def test_witness_holds(name, system):
     assert not fallen(name, system)
-    assert {claimed for _, claimed, _ in claims(name, system)} == {True, False}  # what holds stands beside what does not
+    assert {claimed for _, claimed, _ in claims(name, system)} == {
+        True,
+        False,
+    }  # what holds stands beside what does not
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,12 +70,17 @@ def test_what_holds_for_any_weights_holds_for_drawn_ones(name, seed):
 
 # What a witness turns on, taken away, and the claims that must fall with it.
 UNDONE = {
-    "needs_causality": [({"mask": "causal"}, ["y, z, two layers, full mask", "the bias that layer 2 needs for inputs 1 and 2"])],
+    "needs_causality": [
+        ({"mask": "causal"}, ["y, z, two layers, full mask", "the bias that layer 2 needs for inputs 1 and 2"])
+    ],
     "needs_relative_positions": [
         ({"positions": (0, 0, 0)}, ["y, positions from 0 again", "the bias that inputs of 1 and 2 tokens need"]),
     ],
     "needs_separation": [
-        ({"D": additive}, ["D = (Σ φ(k))²: b_D for inputs 1 and 2", "o for input 2, with the b_D of 1 and with its own"]),
+        (
+            {"D": additive},
+            ["D = (Σ φ(k))²: b_D for inputs 1 and 2", "o for input 2, with the b_D of 1 and with its own"],
+        ),
     ],
     "no_change_of_weights": [
         ({"prompt": ((0, 0),)}, ["at X = 0, W_1ᵀXᵀXW_2 and W_KᵀX'ᵀX'W_V", "o(2x) and 8 o(x), after a prompt"]),
@@ -72,7 +98,9 @@ UNDONE = {
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids=str)
-@pytest.mark.parametrize(("name", "undone", "falls"), [(name, *each) for name, all_of in UNDONE.items() for each in all_of])
+@pytest.mark.parametrize(
+    ("name", "undone", "falls"), [(name, *each) for name, all_of in UNDONE.items() for each in all_of]
+)
 def test_witness_falls_without_what_it_turns_on(name, undone, falls, system):
     assert fallen(name, system, **undone) == falls
 
@@ -110,7 +138,10 @@ def test_the_adder_adds():
 
 
 def test_convert_refuses_what_the_witness_does_by_hand():
-    with says(NotDefined, "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on"):
+    with says(
+        NotDefined,
+        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
+    ):
         convert(adder(QQ, 1, positions=(0, 1, 2)), text(QQ, 5))
 
 

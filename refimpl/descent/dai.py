@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..linear_attention import linear_attention_chunked
-from ..shapes import divide, finite_arrays, instance, namespace, scalar, shape
+from ..attention.linear_attention import linear_attention_chunked
+from ..checks import divide, finite_arrays, instance, namespace, scalar, shape
+from ..model.transformer import Model
 from ..systems.array import array_namespace
-from ..transformer import Model
 
 
 def f_icl(q: Any, demonstrations: Any, X: Any, W_K: Any, W_V: Any) -> Any:
@@ -110,7 +110,9 @@ def likeness(model: Model, tuned: Model, demonstrations: Any, text: Any) -> list
     """
     both = namespace("likeness", demonstrations=demonstrations, text=text).concat([demonstrations, text], axis=-2)
     M, own, last, found = demonstrations.shape[-2], slice(demonstrations.shape[-2], None), slice(-1, None), []
-    for zsl, icl, ft, shown in zip(*(watched(m, x) for m, x in ((model, text), (model, both), (tuned, text), (tuned, both))), strict=True):
+    for zsl, icl, ft, shown in zip(
+        *(watched(m, x) for m, x in ((model, text), (model, both), (tuned, text), (tuned, both))), strict=True
+    ):
         aou = sim_aou(*(heads.o[..., last, :] for heads in (zsl, icl, ft)))[..., 0]
         am = sim_am(icl.scores(last, own), ft.scores(last, slice(None)))[..., 0]
         a, b = (heads.scores(last, slice(0, M))[..., 0, :] for heads in (icl, shown))
@@ -125,7 +127,9 @@ def rec2ftp(zsl: Any, icl: Any, ft: Any) -> float:
     zsl, icl, ft : which examples are predicted rightly, booleans
     """
     if not len(zsl) == len(icl) == len(ft):
-        raise ValueError(f"rec2ftp: `zsl`, `icl` and `ft` must be of the same examples, got {len(zsl)}, {len(icl)} and {len(ft)}")
+        raise ValueError(
+            f"rec2ftp: `zsl`, `icl` and `ft` must be of the same examples, got {len(zsl)}, {len(icl)} and {len(ft)}"
+        )
     gained = [b for a, b, c in zip(zsl, icl, ft, strict=True) if c and not a]
     if not gained:
         raise ValueError("rec2ftp: `ft` must be right somewhere where `zsl` is wrong, else there is nothing to recall")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ..shapes import finite_arrays, home, namespace, scalar, shape
-from ..systems import Array, Dual, Rounded
+from ..checks import finite_arrays, home, namespace, scalar, shape
+from ..systems import SystemArray, Dual, Rounded
 from ..systems.array import device
 from ..systems.floats import dtype_name
 
@@ -38,15 +38,21 @@ def gradient(loss: Loss, W: Any, *data: Any) -> Any:
 
 def slope(loss: Loss, W: Any, E: Any, data: tuple[Any, ...]) -> Any:
     """The ε-part of loss(W + ε E): by dual numbers, NumPy's floats as those of `Rounded`; in torch and JAX by their own forward mode."""
-    if isinstance(W, Array):
+    if isinstance(W, SystemArray):
         dual = Dual(W.system)
         return dual.tangent(loss(dual.join(W, E), *(dual.join(x, 0 * x) for x in data)))
     library = home(W)
     if library == "numpy":
         numbers = Rounded(dtype_name(W.dtype))
-        return slope(loss, numbers.convert(W), numbers.convert(E), tuple(map(numbers.convert, data))).planes[0].astype(W.dtype)
+        return (
+            slope(loss, numbers.convert(W), numbers.convert(E), tuple(map(numbers.convert, data)))
+            .planes[0]
+            .astype(W.dtype)
+        )
     if library not in ("torch", "jax.numpy"):
-        raise ValueError(f"gradient: `W` must be of NumPy, torch, JAX or a number system, which have derivatives, got one of {library}")
+        raise ValueError(
+            f"gradient: `W` must be of NumPy, torch, JAX or a number system, which have derivatives, got one of {library}"
+        )
     jvp = import_module("torch.func" if library == "torch" else "jax").jvp
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's, of its own rules, at their first use

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..shapes import finite_arrays, integer, namespace, scalar, shape
-from ..state import absorb, no_text
+from ..attention.state import absorb, no_text
+from ..checks import finite_arrays, integer, namespace, scalar, shape
 from .gradient import gradient
 
 
@@ -49,7 +49,9 @@ def check(who: str, W_0: Any, **history: Any) -> None:
     shape(who, of_outputs, e, x.shape[0], W_0.shape[0], like=f"to match `{of_inputs}` and `W_0`", whole=True)
 
 
-def training_history(W_0: Any, X: Any, Y: Any, eta: Any, steps: int, loss: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+def training_history(
+    W_0: Any, X: Any, Y: Any, eta: Any, steps: int, loss: Callable[[Any, Any], Any]
+) -> tuple[Any, Any]:
     """(errors, inputs) of so many steps of gradient descent on loss(predictions, Y), every step on all of X.
 
         e_i = −η ∂L/∂y_i, at the predictions y_i = W x_i of that step

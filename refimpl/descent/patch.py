@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..shapes import divide, finite_arrays, shape
+from ..checks import divide, finite_arrays, shape
 
 
 def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:

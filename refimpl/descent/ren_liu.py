@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from typing import Any
 
+from ..checks import divide, finite_arrays, instance, integer, is_zero, known, namespace, scalar, shape
 from ..errors import ZeroDenominator, brief
-from ..shapes import divide, finite_arrays, instance, integer, is_zero, known, namespace, scalar, shape
 from ..systems import require, system_of
 from ..systems.array import array_namespace, device
 from .gradient import alignment, gradient
@@ -46,7 +46,15 @@ class Attended:
         for name, tokens in (("K_D", "N"), ("K_T", "T")):
             shape("Attended", name, getattr(self, name), tokens, *self.q.shape, like="to match `q`", whole=True)
         for name, K in (("V_D", self.K_D), ("V_T", self.K_T)):
-            shape("Attended", name, getattr(self, name), K.shape[0], *self.V_D.shape[-1:], like="to match its keys", whole=True)
+            shape(
+                "Attended",
+                name,
+                getattr(self, name),
+                K.shape[0],
+                *self.V_D.shape[-1:],
+                like="to match its keys",
+                whole=True,
+            )
 
     @property
     def D(self) -> Any:
@@ -92,7 +100,9 @@ def attention(seen: Attended, variant: Variant = NORMAL, *, eta: Any = 1) -> Any
     V_D = seen.V_D if variant.negatives is None else apart(seen.V_D, variant.negatives, variant.beta)
     V_T = (1 - variant.decay - eta * variant.penalty) * seen.V_T
     scores = seen.q[None, :] @ xp.matrix_transpose(xp.concat([seen.K_D, seen.K_T], axis=0))
-    o = divide("attention", scores @ xp.concat([V_D, V_T], axis=0), xp.sum(scores, axis=-1, keepdims=True), "Σ κ(k, q)")[0, :]
+    o = divide(
+        "attention", scores @ xp.concat([V_D, V_T], axis=0), xp.sum(scores, axis=-1, keepdims=True), "Σ κ(k, q)"
+    )[0, :]
     return o if is_zero(variant.off_diagonal) else o - variant.off_diagonal * seen.V_T[-1, :]
 
 
@@ -120,7 +130,19 @@ def dual_loss(W: Any, V: Any, K: Any, D: Any, eta: Any) -> Any:
 def variant_loss(variant: Variant) -> Callable[..., Any]:
     """L with the terms of a variant, written out: (W, V, K, D, η, q, v_q, decay, penalty, off_diagonal, β) -> a number for each W."""
 
-    def loss(W: Any, V: Any, K: Any, D: Any, eta: Any, q: Any, v_q: Any, decay: Any, penalty: Any, off_diagonal: Any, beta: Any) -> Any:
+    def loss(
+        W: Any,
+        V: Any,
+        K: Any,
+        D: Any,
+        eta: Any,
+        q: Any,
+        v_q: Any,
+        decay: Any,
+        penalty: Any,
+        off_diagonal: Any,
+        beta: Any,
+    ) -> Any:
         xp = namespace("variant_loss", W=W)
         total = dual_loss(W, V, K, D, eta)
         for i, chosen in enumerate(() if variant.negatives is None else variant.negatives):
@@ -140,9 +162,14 @@ def one_step(seen: Attended, eta: Any, variant: Variant = NORMAL) -> Any:
     eta = rate("one_step", eta, seen)
     if not is_zero(variant.off_diagonal):
         nonzero("one_step", "κ(q, q)", array_namespace(seen.q).sum(seen.q * seen.q, axis=-1))
-    options = (number("one_step", name, getattr(variant, name), seen.q) for name in ("decay", "penalty", "off_diagonal", "beta"))
+    options = (
+        number("one_step", name, getattr(variant, name), seen.q)
+        for name in ("decay", "penalty", "off_diagonal", "beta")
+    )
     W = W_0(seen)
-    W = W - eta * gradient(variant_loss(variant), W, seen.V_D, seen.K_D, seen.D, eta, seen.q, seen.V_T[-1:, :], *options)
+    W = W - eta * gradient(
+        variant_loss(variant), W, seen.V_D, seen.K_D, seen.D, eta, seen.q, seen.V_T[-1:, :], *options
+    )
     return (W @ seen.q[:, None])[:, 0]
 
 
@@ -207,7 +234,9 @@ def apart(V: Any, negatives: Sequence[Sequence[int]], beta: Any) -> Any:
 def indices(who: str, negatives: Sequence[Sequence[int]], N: int) -> list[list[int]]:
     """One or more negatives for each of N demonstrations."""
     if len(negatives) != N or any(not len(chosen) for chosen in negatives):
-        raise ValueError(f"{who}: `negatives` must name one or more for each of {N} demonstrations, got {brief(negatives)}")
+        raise ValueError(
+            f"{who}: `negatives` must name one or more for each of {N} demonstrations, got {brief(negatives)}"
+        )
     return [[integer(who, "negatives", j, least=0, most=N - 1) for j in chosen] for chosen in negatives]
 
 
@@ -235,7 +264,9 @@ def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, del
         if not 0 <= x < inf:
             raise ValueError(f"gap_bound: `{name}` must be finite and ≥ 0, got {x}")
     if not len(scores) or not all(0 <= score <= largest for score in scores):
-        raise ValueError(f"gap_bound: `scores` must be one or more numbers from 0 to `largest` = {largest}, got {brief(scores)}")
+        raise ValueError(
+            f"gap_bound: `scores` must be one or more numbers from 0 to `largest` = {largest}, got {brief(scores)}"
+        )
     N = len(scores)
     return w * rho * (2 * sqrt(sum(scores)) / N + 6 * sqrt(largest) * sqrt(log(2 / delta) / (2 * N)))
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
-from ..shapes import finite_arrays, integer, is_zero, namespace, scalar, shape
-from ..state import absorb, no_text
+from ..attention.state import absorb, no_text
+from ..checks import finite_arrays, integer, is_zero, namespace, scalar, shape
+from ..model.config import Config
+from ..model.transformer import Model
 from ..systems.array import array_namespace, device
-from ..transformer import Model
 
 
 def examples(X: Any, Y: Any) -> Any:
@@ -61,7 +61,12 @@ def proposition_1(W_0: Any, eta: Any, N: int) -> tuple[Any, Any, Any, Any]:
     (m, d), eye = W_0.shape, identity(W_0)
     select = eye(d + m)[:, :d] @ eye(d + m)[:d, :]
     lower = xp.concat([W_0, -eye(m)], axis=1)
-    return select, select, xp.concat([0 * eye(d + m)[:d, :], lower], axis=0), eta * eye(d + m) / integer("proposition_1", "N", N, least=1)
+    return (
+        select,
+        select,
+        xp.concat([0 * eye(d + m)[:d, :], lower], axis=0),
+        eta * eye(d + m) / integer("proposition_1", "N", N, least=1),
+    )
 
 
 def identity(like: Any) -> Any:
@@ -109,7 +114,14 @@ def regression_model(W_0: Any, eta: Any, N: int, *, layers: int = 1, gamma: Any 
     W_Q, W_K, W_V = (xp.concat([fill(part[i], n) for part in parts], axis=1) for i, n in ((0, d), (1, d), (2, wide)))
     W_O = xp.concat([T(fill(T(part[3]), wide)) for part in parts], axis=0)
     config = Config(
-        integer("regression_model", "layers", layers, least=1), width, heads, d=d, m=wide, phi="identity", normalise=False, norm="none"
+        integer("regression_model", "layers", layers, least=1),
+        width,
+        heads,
+        d=d,
+        m=wide,
+        phi="identity",
+        normalise=False,
+        norm="none",
     )
     each = {"W_Q": W_Q, "W_K": W_K, "W_V": W_V, "W_O": W_O}
     return Model(config, {f"layers.{i}.{name}": W for i in range(layers) for name, W in each.items()})
@@ -178,4 +190,6 @@ def pairing_model(like: Any, d: int, m: int, N: int) -> Model:
     before = xp.concat([place[:, 1:], 0 * place[:, :1]], axis=1)
     weights = {"W_Q": before, "W_K": place, "W_V": x, "W_O": xp.matrix_transpose(x)}
     config = Config(1, width, d=2 * N, m=d, phi="identity", normalise=False, norm="none", table=2 * N)
-    return Model(config, {f"layers.0.{name}": W for name, W in weights.items()} | {"positions": xp.matrix_transpose(place)})
+    return Model(
+        config, {f"layers.0.{name}": W for name, W in weights.items()} | {"positions": xp.matrix_transpose(place)}
+    )

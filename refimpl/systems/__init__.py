@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, ArraySystem, ObjectSystem, System, fractions, require, seed_of, wide_floats
+from .array import SystemArray, ArraySystem, ObjectSystem, System, fractions, require, seed_of, wide_floats
 from .balls import ArbBalls, Balls
 from .degrees import Degrees
 from .dependencies import Dependencies
@@ -40,9 +40,29 @@ from .rounded import Rounded, round_to
 from .running_error import RunningError
 
 __all__ = [
-    "GF", "MP", "QQ", "Array", "ArraySystem", "Degrees", "Dependencies", "Dual", "Float", "ObjectSystem", "Rounded",
-    "RunningError", "System", "balls", "floats", "fractions", "is_prime", "require", "round_to", "seed_of", "system", "system_of",
-]  # fmt: skip
+    "GF",
+    "MP",
+    "QQ",
+    "SystemArray",
+    "ArraySystem",
+    "Degrees",
+    "Dependencies",
+    "Dual",
+    "Float",
+    "ObjectSystem",
+    "Rounded",
+    "RunningError",
+    "System",
+    "balls",
+    "floats",
+    "fractions",
+    "is_prime",
+    "require",
+    "round_to",
+    "seed_of",
+    "system",
+    "system_of",
+]
 
 QQ = Rational()
 GF = functools.cache(FiniteField)
@@ -92,7 +112,7 @@ def _integer(name: str, argument: str, default: int) -> int:
 
 def system_of(x: Any) -> System:
     """The system an array lives in."""
-    return x.system if isinstance(x, Array) else Float.of(x)
+    return x.system if isinstance(x, SystemArray) else Float.of(x)
 
 
 def floats(x: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Arrays over any number system: the namespace that the core uses like an array-API library.
 
-An `Array` is a tuple of NumPy *planes* of one shape, and the system that reads them: one plane of
+An `SystemArray` is a tuple of NumPy *planes* of one shape, and the system that reads them: one plane of
 Python objects in ℚ, one of machine integers in GF(p), one of values and one of errors in a running
 error analysis. What only moves entries about (reshape, concat, where ...) is done here, once, for
 every plane. A system adds arithmetic: `lift`, `add`, `neg`, `mul`, `div`, `eq` on tuples of planes.
@@ -69,7 +69,7 @@ def require(system: System, capability: str, who: str) -> None:
 
 def fractions(values: Any, who: str) -> np.ndarray:
     """Numbers of any kind as an object array of Fractions, without rounding."""
-    if isinstance(values, Array):
+    if isinstance(values, SystemArray):
         return values.system.fractions(values)
     a = host(values)
     if a.dtype.kind == "V" and a.dtype.isbuiltin == 2:  # ml_dtypes' small numbers: all of them fit in float64
@@ -81,7 +81,9 @@ def fractions(values: Any, who: str) -> np.ndarray:
         return elementwise(as_fraction, a)
     except (AttributeError, ValueError, OverflowError):
         at = first(elementwise(lambda x: not (isinstance(x, numbers.Real) and math.isfinite(x)), a).astype(bool))
-        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite and real, in rows of one length") from None
+        raise ValueError(
+            f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite and real, in rows of one length"
+        ) from None
 
 
 def first(bad: np.ndarray) -> tuple[int, ...]:
@@ -98,7 +100,9 @@ def host(x: Any) -> np.ndarray:
         return x.get()
     if type(x).__module__.startswith("array_api_strict"):
         return np.from_dlpack(x.to_device(x.__array_namespace__().Device("CPU_DEVICE")))
-    return np.asarray(x, dtype=object if isinstance(x, list | tuple) else None)  # NumPy would round mixed integers to float64
+    return np.asarray(
+        x, dtype=object if isinstance(x, list | tuple) else None
+    )  # NumPy would round mixed integers to float64
 
 
 def seed_of(*parts: object) -> int:
@@ -111,7 +115,7 @@ _spaces: dict[type, Any] = {}
 
 def array_namespace(x: Any) -> Any:
     """The array namespace of x. array_api_compat finds out; that takes longer than many a sum, so it is asked once for each type."""
-    if isinstance(x, Array):
+    if isinstance(x, SystemArray):
         return x.system
     if type(x) not in _spaces:
         import array_api_compat
@@ -122,7 +126,7 @@ def array_namespace(x: Any) -> Any:
 
 def device(x: Any) -> Any:
     """Where x lives. array_api_compat finds out, and takes its time; an array of NumPy lives on the host."""
-    if isinstance(x, np.ndarray | Array):
+    if isinstance(x, np.ndarray | SystemArray):
         return "cpu"
     import array_api_compat
 
@@ -131,7 +135,7 @@ def device(x: Any) -> Any:
 
 def wide_floats(x: Any) -> np.ndarray | None:
     """An array of finite numbers as float64, without rounding; None if that is not what they are."""
-    if isinstance(x, Array):
+    if isinstance(x, SystemArray):
         return x.system.as_floats(x)
     if not hasattr(x, "dtype"):
         return None
@@ -155,7 +159,7 @@ def elementwise(f: Callable, *arrays: Any) -> np.ndarray:
     return np.asarray(np.frompyfunc(f, len(arrays), 1)(*arrays), dtype=object)
 
 
-class Array:
+class SystemArray:
     """An array over a number system. Arithmetic with anything but its own kind and integers is refused."""
 
     __slots__ = ("planes", "system")
@@ -184,9 +188,11 @@ class Array:
         return self.system
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        raise TypeError(f"an array over {self.system.name} does not become a NumPy array by itself; use floats(x) or x.tolist()")
+        raise TypeError(
+            f"an array over {self.system.name} does not become a NumPy array by itself; use floats(x) or x.tolist()"
+        )
 
-    def __getitem__(self, index: Any) -> Array:
+    def __getitem__(self, index: Any) -> SystemArray:
         return self.system.each(lambda p: p[index], self)
 
     def tolist(self) -> Any:
@@ -200,33 +206,33 @@ class Array:
     def __len__(self) -> int:
         return len(self.planes[0])
 
-    def __neg__(self) -> Array:
-        return Array(self.system, self.system.neg(self.planes))
+    def __neg__(self) -> SystemArray:
+        return SystemArray(self.system, self.system.neg(self.planes))
 
-    def __add__(self, other: Any) -> Array:
+    def __add__(self, other: Any) -> SystemArray:
         return self.system.binary("add", self, other)
 
-    def __sub__(self, other: Any) -> Array:
+    def __sub__(self, other: Any) -> SystemArray:
         return self + -self.system.coerce("subtract", other)
 
-    def __rsub__(self, other: Any) -> Array:
+    def __rsub__(self, other: Any) -> SystemArray:
         return -self + other
 
-    def __mul__(self, other: Any) -> Array:
+    def __mul__(self, other: Any) -> SystemArray:
         return self.system.binary("mul", self, other)
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __truediv__(self, other: Any) -> Array:
+    def __truediv__(self, other: Any) -> SystemArray:
         return self.system.binary("div", self, other)
 
-    def __rtruediv__(self, other: Any) -> Array:
+    def __rtruediv__(self, other: Any) -> SystemArray:
         return self.system.coerce("divide", other) / self
 
-    def __matmul__(self, other: Any) -> Array:
+    def __matmul__(self, other: Any) -> SystemArray:
         return self.system.matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Array:
+    def __rmatmul__(self, other: Any) -> SystemArray:
         return self.system.coerce("matmul", other) @ self
 
     def __eq__(self, other: Any) -> Any:  # type: ignore[override]
@@ -248,7 +254,7 @@ class Array:
     def __ge__(self, other: Any) -> Any:
         return ~(self < other)
 
-    def __pow__(self, exponent: int) -> Array:
+    def __pow__(self, exponent: int) -> SystemArray:
         if not isinstance(exponent, int) or exponent < 0:
             raise TypeError(f"an exponent in {self.system.name} must be an integer ≥ 0, got {exponent!r}")
         power = self.system.ones_like(self)
@@ -271,7 +277,9 @@ class ArraySystem(System):
         return self.name
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"{name} is not among the array functions of {self.name}; see refimpl.systems.array.ArraySystem")
+        raise AttributeError(
+            f"{name} is not among the array functions of {self.name}; see refimpl.systems.array.ArraySystem"
+        )
 
     # What a system must supply. x, y: tuples of planes, which broadcast.
 
@@ -299,15 +307,15 @@ class ArraySystem(System):
     def less(self, x: Planes, y: Planes) -> np.ndarray:
         raise NotDefined(f"order is not defined in {self.name}")
 
-    def singular(self, x: Array) -> np.ndarray:
+    def singular(self, x: SystemArray) -> np.ndarray:
         """The entries by which nothing can be divided."""
         return x == 0
 
-    def fractions(self, x: Array) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> np.ndarray:
         """The entries as exact rationals."""
         raise NotDefined(f"numbers of {self.name} are not rationals")
 
-    def as_floats(self, x: Array) -> np.ndarray | None:
+    def as_floats(self, x: SystemArray) -> np.ndarray | None:
         """The entries as float64, where that is exact and sooner done than by fractions."""
         return None
 
@@ -319,43 +327,43 @@ class ArraySystem(System):
 
     # Handle: conversion, equality.
 
-    def wrap(self, planes: Planes) -> Array:
-        return Array(self, planes)
+    def wrap(self, planes: Planes) -> SystemArray:
+        return SystemArray(self, planes)
 
-    def convert(self, values: Any) -> Array:
+    def convert(self, values: Any) -> SystemArray:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ as an array of this system."""
-        if isinstance(values, Array) and values.system == self:
+        if isinstance(values, SystemArray) and values.system == self:
             return values
         return self.wrap(self.lift(fractions(values, f"{self.name}.convert")))
 
-    def coerce(self, verb: str, other: Any) -> Array:
-        if isinstance(other, Array) and (other.system is self or other.system == self):
+    def coerce(self, verb: str, other: Any) -> SystemArray:
+        if isinstance(other, SystemArray) and (other.system is self or other.system == self):
             return other
         if isinstance(other, int | Fraction) and not isinstance(other, bool):
             return self._constant(other)
         if isinstance(other, float):
             takes = repr(Fraction(other)) if math.isfinite(other) else "finite numbers"
             raise TypeError(f"{other} is a float; {self.name} takes {takes}")
-        kind = other.system.name if isinstance(other, Array) else type(other).__name__
+        kind = other.system.name if isinstance(other, SystemArray) else type(other).__name__
         raise TypeError(f"cannot {verb} {self.name} and {kind}; convert one of them explicitly")
 
-    def binary(self, name: str, x: Array, y: Any) -> Array:
+    def binary(self, name: str, x: SystemArray, y: Any) -> SystemArray:
         return self.wrap(getattr(self, name)(x.planes, self.coerce(name, y).planes))
 
-    def compare(self, name: str, x: Array, y: Any) -> np.ndarray:
+    def compare(self, name: str, x: SystemArray, y: Any) -> np.ndarray:
         return np.asarray(getattr(self, name)(x.planes, self.coerce("compare", y).planes), dtype=bool)
 
-    def unequal(self, x: Array, y: Array) -> np.ndarray:
+    def unequal(self, x: SystemArray, y: SystemArray) -> np.ndarray:
         """Which entries differ."""
         return x != y
 
-    def equal(self, x: Array, y: Array) -> bool:
+    def equal(self, x: SystemArray, y: SystemArray) -> bool:
         """Same shape and, entry by entry, the same numbers."""
         return x.shape == y.shape and not self.unequal(x, y).any()
 
     # Namespace: what only moves entries about.
 
-    def each(self, f: Callable, *arrays: Any) -> Array:
+    def each(self, f: Callable, *arrays: Any) -> SystemArray:
         """f on each plane of the arrays in turn; masks are plain NumPy arrays and have none."""
         if isinstance(arrays[0], np.ndarray) and all(isinstance(a, np.ndarray) for a in arrays):
             return f(*arrays)
@@ -364,54 +372,54 @@ class ArraySystem(System):
         coerced = [self.coerce("combine", a) for a in arrays]
         return self.wrap(tuple([f(*planes) for planes in zip(*[a.planes for a in coerced], strict=True)]))
 
-    def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None) -> Array:
+    def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None) -> SystemArray:
         return self.convert(x)
 
     @functools.cached_property
-    def _constant(self) -> Callable[[int | Fraction], Array]:
+    def _constant(self) -> Callable[[int | Fraction], SystemArray]:
         """convert, with a memory: formulas ask for the same few numbers again and again."""
         return functools.lru_cache(maxsize=64)(self.convert)
 
-    def zeros(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    def zeros(self, shape: Any, *, dtype: Any = None, device: Any = None) -> SystemArray:
         return self.broadcast_to(self._constant(0), shape)
 
-    def ones(self, shape: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    def ones(self, shape: Any, *, dtype: Any = None, device: Any = None) -> SystemArray:
         return self.broadcast_to(self._constant(1), shape)
 
-    def eye(self, n: int, *, dtype: Any = None, device: Any = None) -> Array:
+    def eye(self, n: int, *, dtype: Any = None, device: Any = None) -> SystemArray:
         return self.where(np.eye(n, dtype=bool), self.ones((n, n)), self.zeros((n, n)))
 
-    def zeros_like(self, x: Array, /) -> Array:
+    def zeros_like(self, x: SystemArray, /) -> SystemArray:
         return self.zeros(x.shape)
 
-    def ones_like(self, x: Array, /) -> Array:
+    def ones_like(self, x: SystemArray, /) -> SystemArray:
         return self.ones(x.shape)
 
-    def reshape(self, x: Array, shape: Any) -> Array:
+    def reshape(self, x: SystemArray, shape: Any) -> SystemArray:
         return self.each(lambda p: p.reshape(shape), x)
 
-    def broadcast_to(self, x: Array, shape: Any) -> Array:
+    def broadcast_to(self, x: SystemArray, shape: Any) -> SystemArray:
         return self.each(lambda p: np.broadcast_to(p, shape), x)
 
-    def matrix_transpose(self, x: Array) -> Array:
+    def matrix_transpose(self, x: SystemArray) -> SystemArray:
         return self.each(lambda p: np.swapaxes(p, -1, -2), x)
 
-    def moveaxis(self, x: Array, source: int, destination: int, /) -> Array:
+    def moveaxis(self, x: SystemArray, source: int, destination: int, /) -> SystemArray:
         return self.each(lambda p: np.moveaxis(p, source, destination), x)
 
-    def take(self, x: Array, indices: np.ndarray, /, *, axis: int) -> Array:
+    def take(self, x: SystemArray, indices: np.ndarray, /, *, axis: int) -> SystemArray:
         return self.each(lambda p: np.take(p, indices, axis=axis), x)
 
-    def concat(self, arrays: Any, *, axis: int = 0) -> Array:
+    def concat(self, arrays: Any, *, axis: int = 0) -> SystemArray:
         return self.each(lambda *ps: np.concatenate(ps, axis=axis), *arrays)
 
-    def stack(self, arrays: Any, *, axis: int = 0) -> Array:
+    def stack(self, arrays: Any, *, axis: int = 0) -> SystemArray:
         return self.each(lambda *ps: np.stack(ps, axis=axis), *arrays)
 
-    def where(self, condition: np.ndarray, x: Any, y: Any) -> Array:
+    def where(self, condition: np.ndarray, x: Any, y: Any) -> SystemArray:
         return self.each(lambda p, q: np.where(condition, p, q), x, y)
 
-    def masked(self, x: Array, keep: np.ndarray) -> Array:
+    def masked(self, x: SystemArray, keep: np.ndarray) -> SystemArray:
         """where(keep, x, 0), for an x that nobody else holds: a system may clear it in place."""
         return self.where(keep, x, self.zeros_like(x))
 
@@ -423,19 +431,19 @@ class ArraySystem(System):
     def any(self, condition: np.ndarray) -> Any:
         return np.any(condition)
 
-    def isfinite(self, x: Array) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> np.ndarray:
         return np.ones(x.shape, dtype=bool)
 
     # Namespace: arithmetic.
 
-    def factor(self, x: Array, y: Any) -> Array:
+    def factor(self, x: SystemArray, y: Any) -> SystemArray:
         """y as the right factor of a matrix product."""
         y = self.coerce("matmul", y)
         if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-2]:
             raise ValueError(f"matmul: cannot multiply shapes {x.shape} and {y.shape}")
         return y
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """Σ_k x[..., k] y[k, ...], one term after the other."""
         y = self.factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
@@ -444,53 +452,53 @@ class ArraySystem(System):
             total = total + x[..., :, i : i + 1] * y[..., i : i + 1, :]
         return total
 
-    def _fold(self, f: Callable, start: Array, x: Array, axis: int) -> Array:
+    def _fold(self, f: Callable, start: SystemArray, x: SystemArray, axis: int) -> SystemArray:
         for i in range(x.shape[axis]):
             start = f(start, self.each(lambda p, i=i: np.take(p, i, axis=axis), x))
         return start
 
-    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+    def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         zero = self.zeros(np.delete(x.shape, axis))
         total = self._fold(operator.add, zero, x, axis)
         return self.each(lambda p: np.expand_dims(p, axis), total) if keepdims else total
 
-    def max(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+    def max(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         top = self._fold(self.maximum, self.each(lambda p: np.take(p, 0, axis=axis), x), x, axis)
         return self.each(lambda p: np.expand_dims(p, axis), top) if keepdims else top
 
-    def min(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+    def min(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         return -self.max(-x, axis=axis, keepdims=keepdims)
 
-    def maximum(self, x: Array, y: Array) -> Array:
+    def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         require(self, "ordered", "maximum")
         return self.where(x < y, y, x)
 
-    def minimum(self, x: Array, y: Array) -> Array:
+    def minimum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         return -self.maximum(-x, -y)
 
-    def abs(self, x: Array) -> Array:
+    def abs(self, x: SystemArray) -> SystemArray:
         return self.maximum(x, -x)
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: SystemArray) -> SystemArray:
         """An elementary function, by name; real systems override this."""
         raise NotDefined(f"{name} is not defined in {self.name}; it needs a real system")
 
-    def exp(self, x: Array) -> Array:
+    def exp(self, x: SystemArray) -> SystemArray:
         return self.function("exp", x)
 
-    def sqrt(self, x: Array) -> Array:
+    def sqrt(self, x: SystemArray) -> SystemArray:
         return self.function("sqrt", x)
 
-    def log(self, x: Array) -> Array:
+    def log(self, x: SystemArray) -> SystemArray:
         return self.function("log", x)
 
-    def tanh(self, x: Array) -> Array:
+    def tanh(self, x: SystemArray) -> SystemArray:
         return self.function("tanh", x)
 
-    def cos(self, x: Array) -> Array:
+    def cos(self, x: SystemArray) -> SystemArray:
         return self.function("cos", x)
 
-    def sin(self, x: Array) -> Array:
+    def sin(self, x: SystemArray) -> SystemArray:
         return self.function("sin", x)
 
 
@@ -520,11 +528,11 @@ class ObjectSystem(ArraySystem):
     def less(self, x: Planes, y: Planes) -> np.ndarray:
         return np.asarray(x[0] < y[0], dtype=bool)
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         y = self.factor(x, y)
         return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if x.shape[-1] else super().matmul(x, y)
 
-    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+    def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         if not x.shape[axis]:  # of no objects, NumPy makes the integer 0
             return super().sum(x, axis=axis, keepdims=keepdims)
         return self.wrap((np.sum(x.planes[0], axis=axis, keepdims=keepdims),))

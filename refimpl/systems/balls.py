@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined
-from .array import Array, ObjectSystem, Planes, elementwise
+from .array import SystemArray, ObjectSystem, Planes, elementwise
 
 
 class Balls(ObjectSystem):
@@ -74,7 +74,7 @@ class Balls(ObjectSystem):
 
     # The same for both makers.
 
-    def isfinite(self, x: Array) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> np.ndarray:
         return elementwise(self.bounded, x.planes[0]).astype(bool)
 
     def eq(self, x: Planes, y: Planes) -> np.ndarray:
@@ -90,14 +90,14 @@ class Balls(ObjectSystem):
     def less(self, x: Planes, y: Planes) -> np.ndarray:
         raise NotDefined(f"balls overlap, so their order is not decided in {self.name}; use maximum")
 
-    def maximum(self, x: Array, y: Array) -> Array:
+    def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         return self.wrap((elementwise(self._max, x.planes[0], y.planes[0]),))
 
     def div(self, x: Planes, y: Planes) -> Planes:
         """By a ball around zero: everything."""
         return (x[0] / y[0],)
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: SystemArray) -> SystemArray:
         return self.wrap((elementwise(functools.partial(self.apply, name), x.planes[0]),))
 
     def ends(self, x: Any) -> tuple[Fraction, Fraction]:
@@ -106,19 +106,19 @@ class Balls(ObjectSystem):
             raise ValueError(f"an unbounded ball of {self.name} has no ends")
         return self._ends(x)
 
-    def convert(self, values: Any) -> Array:
+    def convert(self, values: Any) -> SystemArray:
         """Numbers as the smallest balls around them; balls of another kind as balls around those."""
-        other = values.system if isinstance(values, Array) else None
+        other = values.system if isinstance(values, SystemArray) else None
         if isinstance(other, Balls) and other != self:
             low, high = (self.lift(elementwise(lambda x, i=i: other.ends(x)[i], values.planes[0]))[0] for i in (0, 1))
             return self.wrap((elementwise(self.hull, low, high),))
         return super().convert(values)
 
-    def fractions(self, x: Array) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> np.ndarray:
         """The midpoints."""
         return elementwise(lambda a: sum(self.ends(a)) / 2, x.planes[0])
 
-    def radius(self, x: Array) -> float:
+    def radius(self, x: SystemArray) -> float:
         """The largest radius, rounded up; infinite for an unbounded ball."""
         if not self.isfinite(x).all():
             return math.inf
@@ -127,7 +127,7 @@ class Balls(ObjectSystem):
             return math.inf
         return math.nextafter(float(largest), math.inf) if largest else 0.0
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Points, uniform over the multiples of 2⁻⁵² in [-1, 1)."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
@@ -164,11 +164,13 @@ class ArbBalls(Balls):
     def apply(self, name: str, x: Any) -> Any:
         return getattr(x, name)()
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """By arb_mat: around the same sums as one ball after the other, in balls that are mostly smaller."""
         y = self.factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-        left, right = (np.broadcast_to(v.planes[0], (*lead, *v.shape[-2:])).reshape(math.prod(lead), *v.shape[-2:]) for v in (x, y))
+        left, right = (
+            np.broadcast_to(v.planes[0], (*lead, *v.shape[-2:])).reshape(math.prod(lead), *v.shape[-2:]) for v in (x, y)
+        )
         entries = [e for a, b in zip(left, right, strict=True) for e in (self._matrix(a) * self._matrix(b)).entries()]
         return self.wrap((np.fromiter(entries, object, len(entries)).reshape(*lead, x.shape[-2], y.shape[-1]),))
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined
-from .array import Array, ObjectSystem, Planes, elementwise
+from .array import SystemArray, ObjectSystem, Planes, elementwise
 
 
 class Quotient:
@@ -90,7 +90,7 @@ class Degrees(ObjectSystem):
     def number(self, x: Fraction) -> Quotient:
         return CONSTANT if x else ZERO
 
-    def variables(self, shape: tuple[int, ...], numerator: int = 1, denominator: int = 0) -> Array:
+    def variables(self, shape: tuple[int, ...], numerator: int = 1, denominator: int = 0) -> SystemArray:
         """Inputs: each entry a variable of its own, or a rational function of the given degrees."""
         entries = [Quotient(numerator, Counter()) for _ in range(math.prod(shape))]
         x = self.wrap((np.array(entries, dtype=object).reshape(shape),))
@@ -104,15 +104,15 @@ class Degrees(ObjectSystem):
     def eq(self, x: Planes, y: Planes) -> np.ndarray:
         raise NotDefined("values are not known in degrees; what depends on a comparison would go unseen")
 
-    def singular(self, x: Array) -> np.ndarray:
+    def singular(self, x: SystemArray) -> np.ndarray:
         return elementwise(lambda e: e is ZERO, x.planes[0]).astype(bool)
 
-    def numerator(self, x: Array) -> np.ndarray:
+    def numerator(self, x: SystemArray) -> np.ndarray:
         return elementwise(lambda e: e.numerator, x.planes[0])
 
-    def denominator(self, x: Array) -> np.ndarray:
+    def denominator(self, x: SystemArray) -> np.ndarray:
         return elementwise(lambda e: e.denominator, x.planes[0])
 
-    def worst(self, x: Array) -> tuple[Any, Any]:
+    def worst(self, x: SystemArray) -> tuple[Any, Any]:
         """The largest degrees of numerator and denominator."""
         return max(self.numerator(x).flat, default=0), max(self.denominator(x).flat, default=0)

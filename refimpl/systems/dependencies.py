@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined
-from .array import Array, ArraySystem, Planes, elementwise
+from .array import SystemArray, ArraySystem, Planes, elementwise
 
 
 class Dependencies(ArraySystem):
@@ -22,13 +22,13 @@ class Dependencies(ArraySystem):
     def lift(self, fractions: np.ndarray) -> Planes:
         return np.zeros(fractions.shape, dtype=object), elementwise(lambda x: x != 0, fractions)
 
-    def tokens(self, shape: tuple[int, ...], labels: Sequence[int] | None = None) -> Array:
+    def tokens(self, shape: tuple[int, ...], labels: Sequence[int] | None = None) -> SystemArray:
         """Inputs (..., n, d) in which every entry of token t carries the label t (or labels[t])."""
         bits = [1 << t for t in (labels if labels is not None else range(shape[-2]))]
         sets = np.broadcast_to(np.array(bits, dtype=object)[:, None], shape)
         return self.wrap((sets, np.ones(shape, dtype=bool)))
 
-    def sets(self, x: Array) -> Any:
+    def sets(self, x: SystemArray) -> Any:
         """The entries as Python sets (an object array)."""
         return elementwise(lambda b: {i for i in range(b.bit_length()) if b >> i & 1}, x.planes[0])
 
@@ -49,19 +49,19 @@ class Dependencies(ArraySystem):
     def eq(self, x: Planes, y: Planes) -> np.ndarray:
         raise NotDefined("values are not known in dependencies; what depends on a comparison would go unseen")
 
-    def unequal(self, x: Array, y: Array) -> np.ndarray:
+    def unequal(self, x: SystemArray, y: SystemArray) -> np.ndarray:
         return ~super().eq(x.planes, y.planes)
 
-    def maximum(self, x: Array, y: Array) -> Array:
+    def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         return x + y
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: SystemArray) -> SystemArray:
         return self.wrap((x.planes[0], np.ones(x.shape, dtype=bool)))
 
-    def singular(self, x: Array) -> np.ndarray:
+    def singular(self, x: SystemArray) -> np.ndarray:
         return ~x.planes[1]
 
-    def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
+    def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
         shape = (*np.asarray(positions).shape, len(frequencies))
         return self.ones(shape), self.ones(shape)
 

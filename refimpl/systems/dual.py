@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .array import Array, ArraySystem, Planes
+from .array import SystemArray, ArraySystem, Planes
 
 
 class Dual(ArraySystem):
@@ -18,18 +18,18 @@ class Dual(ArraySystem):
         self.can, self.exact = base.can, base.exact
         self.dtypes = base.dtypes * 2
 
-    def join(self, value: Array, tangent: Array) -> Array:
+    def join(self, value: SystemArray, tangent: SystemArray) -> SystemArray:
         """value + tangent ε; a variable has tangent 1, a constant 0."""
         shape = np.broadcast_shapes(value.shape, tangent.shape)
         return self.wrap(self.base.broadcast_to(value, shape).planes + self.base.broadcast_to(tangent, shape).planes)
 
-    def value(self, x: Array) -> Array:
+    def value(self, x: SystemArray) -> SystemArray:
         return self.base.wrap(x.planes[: len(self.base.dtypes)])
 
-    def tangent(self, x: Array) -> Array:
+    def tangent(self, x: SystemArray) -> SystemArray:
         return self.base.wrap(x.planes[len(self.base.dtypes) :])
 
-    def _split(self, *operands: Planes) -> list[Array]:
+    def _split(self, *operands: Planes) -> list[SystemArray]:
         return [part(self.wrap(x)) for x in operands for part in (self.value, self.tangent)]
 
     def lift(self, fractions: np.ndarray) -> Planes:
@@ -60,21 +60,21 @@ class Dual(ArraySystem):
         a, _, b, _ = self._split(x, y)
         return a < b
 
-    def minimum(self, x: Array, y: Array) -> Array:
+    def minimum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         """At a tie maximum keeps x and minimum y, so that max(x, 0) + exp(min(x, 0)) has its slope, 1, at 0."""
         return self.where(x < y, x, y)
 
-    def singular(self, x: Array) -> np.ndarray:
+    def singular(self, x: SystemArray) -> np.ndarray:
         return self.base.singular(self.value(x))
 
-    def isfinite(self, x: Array) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> np.ndarray:
         return self.base.isfinite(self.value(x)) & self.base.isfinite(self.tangent(x))
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         a, da, b, db = self._split(x.planes, self.coerce("matmul", y).planes)
         return self.join(a @ b, a @ db + da @ b)
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: SystemArray) -> SystemArray:
         """Chain rule."""
         a, da = self._split(x.planes)
         f = getattr(self.base, name)(a)
@@ -88,11 +88,11 @@ class Dual(ArraySystem):
         }
         return self.join(f, slope[name]() * da)
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform values with uniform tangents."""
         both = self.base.random((2, *shape), seed)
         return self.join(both[0], both[1])
 
-    def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
+    def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
         cos, sin = self.base.angles(frequencies, positions)
         return self.join(cos, self.base.zeros(cos.shape)), self.join(sin, self.base.zeros(sin.shape))

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .array import Array, array_namespace, device
+from .array import SystemArray, array_namespace, device
 
 # To fault fresh memory in can take longer than the arithmetic on it. glibc keeps freed memory for the next array up to twice the
 # size of the largest array it has seen freed, of those up to 32 MB (mallopt(3), M_MMAP_THRESHOLD). Elsewhere this does nothing.
 np.empty(2**25 - 2**16, np.uint8)
 
-quiet = functools.partial(np.errstate, all="ignore")  # NumPy's warnings, where what they warn of is looked for and located
+quiet = functools.partial(
+    np.errstate, all="ignore"
+)  # NumPy's warnings, where what they warn of is looked for and located
 
 
 def masked(x: Any, keep: Any) -> Any:
@@ -21,7 +23,7 @@ def masked(x: Any, keep: Any) -> Any:
     if isinstance(x, np.ndarray):
         np.copyto(x, 0, where=~keep)
         return x
-    if isinstance(x, Array):
+    if isinstance(x, SystemArray):
         return x.system.masked(x, keep)
     xp = array_namespace(x)
     return xp.where(keep, x, xp.zeros_like(x))
@@ -51,7 +53,7 @@ def _ones(rows: int, columns: int, dtype: np.dtype) -> np.ndarray:
 
 def itemsize(x: Any) -> int:
     """Bytes of one number; of a Python object, about."""
-    if isinstance(x, Array):
+    if isinstance(x, SystemArray):
         return sum(64 if plane.dtype == object else plane.itemsize for plane in x.planes)
     return getattr(x.dtype, "itemsize", 8)
 

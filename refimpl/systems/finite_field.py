@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import NotDefined
 from . import modular
-from .array import Array, ArraySystem, Planes, elementwise
+from .array import SystemArray, ArraySystem, Planes, elementwise
 
 LARGEST = 2**61 - 1
 FEW = 128  # products up to which Python's integers are faster than machine integers taken apart; in matrix products four times that
@@ -53,7 +53,7 @@ class FiniteField(ArraySystem):
         self.refuse_zero(y)
         return self.mul(x, (self._inverse(y[0].ravel()).reshape(y[0].shape),))
 
-    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+    def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         if self.p < 2**31:
             return self.wrap((np.sum(x.planes[0], axis=axis, keepdims=keepdims) % self.p,))
         halves = x.planes[0] >> modular.HALF, x.planes[0] & ((1 << modular.HALF) - 1)
@@ -71,25 +71,25 @@ class FiniteField(ArraySystem):
         inverse[:half], inverse[-half:] = self.mul(both, (b,))[0], self.mul(both, (a,))[0]
         return inverse
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         y = self.factor(x, y)
         a, b = x.planes[0], y.planes[0]
         if self.p >= 2**31 and 0 < max(a.size * b.shape[-1], b.size * a.shape[-2]) <= 4 * FEW:
             return self.wrap((np.matmul(a.astype(object), b.astype(object)) % self.p,))
         return self.wrap((modular.matmul(a, b, self.p),))
 
-    def masked(self, x: Array, keep: np.ndarray) -> Array:
+    def masked(self, x: SystemArray, keep: np.ndarray) -> SystemArray:
         np.copyto(x.planes[0], 0, where=~keep)
         return x
 
-    def fractions(self, x: Array) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> np.ndarray:
         raise NotDefined(f"a number of {self.name} stands for many rationals; compare inside {self.name} instead")
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over the p elements."""
         return self.wrap((np.random.default_rng(seed).integers(0, self.p, shape),))
 
-    def sqrt(self, x: Array) -> Array:
+    def sqrt(self, x: SystemArray) -> SystemArray:
         """The smaller of the two square roots, where they exist."""
         return self.wrap((elementwise(self._root, x.planes[0].astype(object)),))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, System, array_namespace, device, elementwise, fractions, host, wide_floats
+from .array import SystemArray, System, array_namespace, device, elementwise, fractions, host, wide_floats
 from .rounded import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -57,7 +57,9 @@ class Float(System):
         self.xp, self.dtype, self.device = xp, dtype, device
         self.kind = dtype_name(dtype)
         self.can = System.can - ({"ordered"} if "complex" in self.kind else set())
-        self.name = f"{library} {self.kind}" + ("" if device is None or "cpu" in str(device).lower() else f" on {device}")
+        self.name = f"{library} {self.kind}" + (
+            "" if device is None or "cpu" in str(device).lower() else f" on {device}"
+        )
 
     @classmethod
     def of(cls, x: Any) -> Float:
@@ -73,12 +75,14 @@ class Float(System):
 
     def convert(self, values: Any) -> Any:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype, on this device."""
-        if "complex" in self.kind and not isinstance(values, Array):
+        if "complex" in self.kind and not isinstance(values, SystemArray):
             return self.place(host(values).astype(np.complex128))
         if self.kind in FORMATS and (wide := wide_floats(values)) is not None:
             return self.place(wide + 0.0)  # −0.0 becomes 0, as it does by way of fractions
         exact = fractions(values, f"{self.name}.convert")
-        rounded: np.ndarray = elementwise(lambda x: nearest(x, self.kind if self.kind in FORMATS else "float64"), exact).astype(np.float64)
+        rounded: np.ndarray = elementwise(
+            lambda x: nearest(x, self.kind if self.kind in FORMATS else "float64"), exact
+        ).astype(np.float64)
         if self.kind in ("longdouble", "float128"):  # two float64 hold what one cannot
             rest = elementwise(lambda x, y: float(x - Fraction(y)) if abs(y) < math.inf else 0.0, exact, rounded)
             rounded = rounded.astype(np.longdouble) + rest.astype(np.float64)

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PIECE = 2**15  # entries that pass through several operations at a time, and stay in the cache
-LONG = 2**13  # terms of a matrix product; one with more is a sum of such, for the blocks of a plan add up to no more than about 2⁶²
+LONG = (
+    2**13
+)  # terms of a matrix product; one with more is a sum of such, for the blocks of a plan add up to no more than about 2⁶²
 LAST = np.int64(2**52 - 1)
 HALF = 31  # bits of the lower half of a factor
 

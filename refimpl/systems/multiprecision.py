@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import slices
-from .array import Array, ObjectSystem, elementwise
+from .array import SystemArray, ObjectSystem, elementwise
 
 
 class Multiprecision(ObjectSystem):
@@ -30,20 +30,20 @@ class Multiprecision(ObjectSystem):
     def number(self, x: Fraction) -> Any:
         return self.ctx.make_mpf(self.libmp.from_rational(x.numerator, x.denominator, self.ctx.prec, "n"))
 
-    def fractions(self, x: Array) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> np.ndarray:
         return elementwise(lambda a: Fraction(*map(int, self.libmp.to_rational(a._mpf_))), x.planes[0])
 
-    def as_floats(self, x: Array) -> np.ndarray | None:
+    def as_floats(self, x: SystemArray) -> np.ndarray | None:
         near = x.planes[0].astype(np.float64)
         return near if np.isfinite(near).all() and np.all(x.planes[0] == near) else None
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: SystemArray) -> SystemArray:
         return self.wrap((elementwise(getattr(self.ctx, name), x.planes[0]),))
 
-    def isfinite(self, x: Array) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> np.ndarray:
         return elementwise(self.ctx.isfinite, x.planes[0]).astype(bool)
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """Σ_k x[..., k] y[k, ...]: the exact sum, rounded once, to nearest; but on the way it is held to 2¹⁶ bits at most.
 
         Each row of x and each column of y are integers times a power of two, so the product is one of integers; unless it is small,
@@ -60,7 +60,9 @@ class Multiprecision(ObjectSystem):
         exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
         new, mpf, prec = object.__new__, self.ctx.mpf, self.ctx.prec
         made = [new(mpf) for _ in range(man.size)]  # as ctx.make_mpf does, without a call for each
-        rounded = self.libmp.from_man_exp if self.libmp.BACKEND == "gmpy" else self._rounded  # the one in C is the faster, else ours is
+        rounded = (
+            self.libmp.from_man_exp if self.libmp.BACKEND == "gmpy" else self._rounded
+        )  # the one in C is the faster, else ours is
         for v, m, e in zip(made, man.flat, exp.ravel().tolist(), strict=True):
             v._mpf_ = rounded(m, e, prec, "n")
         return self.wrap((np.fromiter(made, object, len(made)).reshape(man.shape),))
@@ -69,7 +71,7 @@ class Multiprecision(ObjectSystem):
         """m 2^e as mpmath holds it; libmp.from_man_exp, without what it asks of its arguments."""
         return self.libmp.normalize(1 if m < 0 else 0, abs(m), e, m.bit_length(), prec, rounding)
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over the multiples of 2⁻⁵² in [-1, 1)."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
@@ -89,7 +91,8 @@ def aligned(x: np.ndarray) -> tuple[slices.Integers, np.ndarray] | None:
     try:
         parts = [v._mpf_ for v in x.flat]
         sign, exp, bits = (
-            np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape) for i in (0, 2, 3)
+            np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape)
+            for i in (0, 2, 3)
         )
     except (AttributeError, OverflowError):  # a complex number, an exponent beyond 2³¹
         return None

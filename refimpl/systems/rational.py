@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import choose
 from . import slices
-from .array import Array, ObjectSystem, as_fraction, elementwise
+from .array import SystemArray, ObjectSystem, as_fraction, elementwise
 
 # Terms up to which a product of matrices is sooner done by the loop, and bits of a common denominator from which it is again.
 SMALL, WIDE = {"fractions": 30, "gmpy2": 2000}, {"fractions": 2**13, "gmpy2": 2**9}
@@ -46,10 +46,10 @@ class Rational(ObjectSystem):
     def number(self, x: Fraction) -> Any:
         return x if self.make is Fraction else self.make(x.numerator, x.denominator)
 
-    def fractions(self, x: Array) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> np.ndarray:
         return elementwise(lambda v: v if type(v) is Fraction else as_fraction(v), x.planes[0])
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """Each row of x and each column of y over a common denominator: a product of integers, and one fraction to reduce for an entry."""
         y = self.factor(x, y)
         maker = self.make.__module__
@@ -60,7 +60,7 @@ class Rational(ObjectSystem):
             return super().matmul(x, y)
         return self.wrap((elementwise(self.make, slices.matmul(slices.integers(m), slices.integers(n)), d * e),))
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over the 97 numbers a/8, |a| ≤ 48: a convenience, not a law of ℚ, which has no uniform one."""
         draws = np.random.default_rng(seed).integers(-48, 49, shape)
         return self.convert(draws) / 8

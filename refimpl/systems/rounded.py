@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import Array, ArraySystem, Planes, elementwise, fractions
+from .array import SystemArray, ArraySystem, Planes, elementwise, fractions
 
 # format: (significant bits, least and greatest binary exponent of a normal number m·2^e with ½ ≤ m < 1)
 FORMATS = {
@@ -65,7 +65,7 @@ class Rounded(ArraySystem):
     def lift(self, fractions: np.ndarray) -> Planes:
         return (elementwise(lambda x: nearest(x, self.format), fractions),)
 
-    def fractions(self, x: Array) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> np.ndarray:
         return fractions(x.planes[0], self.name)
 
     def add(self, x: Planes, y: Planes) -> Planes:
@@ -83,16 +83,16 @@ class Rounded(ArraySystem):
     def less(self, x: Planes, y: Planes) -> np.ndarray:
         return x[0] < y[0]
 
-    def maximum(self, x: Array, y: Array) -> Array:
+    def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         return self.wrap((np.maximum(x.planes[0], y.planes[0]),))
 
-    def isfinite(self, x: Array) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> np.ndarray:
         return np.isfinite(x.planes[0])
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: SystemArray) -> SystemArray:
         return self.wrap((self._at("elementwise", getattr(np, name)(x.planes[0])),))
 
-    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+    def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         if "partial" not in self.points:
             return self.wrap((self._at("sums", np.sum(x.planes[0], axis=axis, keepdims=keepdims)),))
         total = np.zeros(np.delete(x.shape, axis))
@@ -100,18 +100,18 @@ class Rounded(ArraySystem):
             total = round_to(total + np.take(x.planes[0], i, axis=axis), self.format)
         return self.wrap((np.expand_dims(total, axis) if keepdims else total,))
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         a, b = x.planes[0], self.factor(x, y).planes[0]
         if "partial" not in self.points:
             return self.wrap((self._at("sums", a @ b),))
         products = self.wrap((a[..., :, :, None] * b[..., None, :, :],))
         return self.sum(products, axis=-2)
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over [-1, 1), rounded."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
-    def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
+    def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
         from .floats import host_angles
 
         cos, sin = (self.wrap((round_to(t, self.format),)) for t in host_angles(frequencies, positions))

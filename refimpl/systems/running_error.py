@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined, choose
-from .array import Array, ArraySystem, Planes, elementwise, fractions, wide_floats
+from .array import SystemArray, ArraySystem, Planes, elementwise, fractions, wide_floats
 from .rounded import FORMATS, nearest, round_to
 
 # Errors are float64 too. UP pays for the rounding of the few operations that form one; K terms summed cost another (1 + K 2⁻⁵⁰).
@@ -43,24 +43,26 @@ class RunningError(ArraySystem):
         value = elementwise(lambda x: nearest(x, self.format), fractions)
         return value, elementwise(_distance, fractions, value)
 
-    def convert(self, values: Any) -> Array:
+    def convert(self, values: Any) -> SystemArray:
         """Numbers with the error of rounding them; those of another running error bring theirs along."""
         if (wide := wide_floats(values)) is not None:
             value = round_to(wide, self.format)
-            return self.wrap((value, np.where(np.isfinite(value), np.abs(wide - value), np.inf)))  # the difference is exact
+            return self.wrap(
+                (value, np.where(np.isfinite(value), np.abs(wide - value), np.inf))
+            )  # the difference is exact
         x = super().convert(values)
-        if isinstance(values, Array) and isinstance(values.system, RunningError) and values.system != self:
+        if isinstance(values, SystemArray) and isinstance(values.system, RunningError) and values.system != self:
             return self.wrap((x.planes[0], (x.planes[1] + values.planes[1]) * UP))
         return x
 
-    def fractions(self, x: Array) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> np.ndarray:
         """The values, as if they had no error."""
         return fractions(x.planes[0], self.name)
 
-    def value(self, x: Array) -> np.ndarray:
+    def value(self, x: SystemArray) -> np.ndarray:
         return x.planes[0]
 
-    def error(self, x: Array) -> np.ndarray:
+    def error(self, x: SystemArray) -> np.ndarray:
         return x.planes[1]
 
     def _result(self, value: Any, spread: Any, roundings: int = 1, terms: int = 1) -> Planes:
@@ -98,55 +100,62 @@ class RunningError(ArraySystem):
             raise NotDefined(f"errors overlap, so this order is not decided in {self.name}; use maximum")
         return x[0] < y[0]
 
-    def maximum(self, x: Array, y: Array) -> Array:
+    def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); where every execution agrees on the larger, its error"""
         (a, e), (b, f) = x.planes, y.planes
         open_order = self.eq((a, 2 * e), (b, 2 * f))
         return self.wrap((np.maximum(a, b), np.where(open_order, np.maximum(e, f), np.where(a < b, f, e))))
 
-    def singular(self, x: Array) -> np.ndarray:
+    def singular(self, x: SystemArray) -> np.ndarray:
         return x.planes[0] == 0
 
-    def isfinite(self, x: Array) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> np.ndarray:
         return np.abs(x.planes[0]) <= self.largest
 
-    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array:
+    def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         k = x.shape[axis]
         value, error = (np.sum(p, axis=axis, keepdims=keepdims) for p in x.planes)
         size = np.sum(np.abs(x.planes[0]) + 2 * x.planes[1], axis=axis, keepdims=keepdims, dtype=np.float64)
         return self.wrap(self._result(value, error + self.gamma(k) * size, terms=k + 1))
 
-    def matmul(self, x: Array, y: Any) -> Array:
+    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         y, k = self.factor(x, y), x.shape[-1]
         (A, B), e, f = _sizes(x.planes, y.planes), x.planes[1], y.planes[1]
         spread = A @ f + e @ B + e @ f + self.gamma(k + 1) * ((A + e) @ (B + f))
         return self.wrap(self._result(x.planes[0] @ y.planes[0], spread, terms=k + 1))
 
-    def function(self, name: str, x: Array) -> Array:
+    def function(self, name: str, x: SystemArray) -> SystemArray:
         value, error = x.planes
         result = getattr(np, name)(value)
-        if name == "exp":  # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|, where e^a is the result but for its own error
+        if (
+            name == "exp"
+        ):  # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|, where e^a is the result but for its own error
             top = (np.abs(result.astype(np.float64)) / (1 - LIBM * self.u) + self.tiny) * np.exp(error)
             return self.wrap(self._result(result, top * np.expm1(error), LIBM))
         if name == "sqrt":  # |√a' − √A| = |a'−A|/(√a'+√A) ≤ √|a'−A|
             wide = value.astype(np.float64)
             slope = np.sqrt(np.maximum(wide - error, 0)) + np.sqrt(np.maximum(wide - 2 * error, 0))
-            spread = np.where(wide < 2 * error, np.inf, np.fmin(error / slope, np.sqrt(error)))  # else some execution has no root
+            spread = np.where(
+                wide < 2 * error, np.inf, np.fmin(error / slope, np.sqrt(error))
+            )  # else some execution has no root
             return self.wrap(self._result(result, spread, LIBM))
         if name == "log":  # |log a' − log A| ≤ |a'−A|/min(a', A)
             least = value.astype(np.float64) - 2 * error
             return self.wrap(self._result(result, np.where(least > 0, error / least, np.inf), LIBM))
         return self.wrap(self._result(result, error, LIBM))  # cos, sin and tanh have slopes of at most 1
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over [-1, 1), rounded, without error."""
         value = round_to(np.random.default_rng(seed).uniform(-1, 1, shape), self.format)
         return self.wrap((value, np.zeros(shape)))
 
-    def angles(self, frequencies: Any, positions: Any) -> tuple[Array, Array]:
+    def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
         from .floats import host_angles
 
-        cos, sin = (self.wrap((round_to(t, self.format), np.full(t.shape, 2.0**-51 + self.u))) for t in host_angles(frequencies, positions))
+        cos, sin = (
+            self.wrap((round_to(t, self.format), np.full(t.shape, 2.0**-51 + self.u)))
+            for t in host_angles(frequencies, positions)
+        )
         return cos, sin
 
 

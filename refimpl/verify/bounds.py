@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ..feature_maps import identity
-from ..linear_attention import linear_attention, linear_attention_quadratic
-from ..rope import Rope
-from ..state import State, features, no_text
-from ..systems import QQ, Array, fractions
+from ..attention.feature_maps import identity
+from ..attention.linear_attention import linear_attention, linear_attention_quadratic
+from ..attention.rope import Rope
+from ..attention.state import State, features, no_text
+from ..systems import QQ, SystemArray, fractions
 from ..systems.array import elementwise, host
 from ..systems.floats import dtype_name
 from ..systems.rounded import FORMATS
@@ -38,29 +38,50 @@ def unit_roundoff(dtype: Any) -> Fraction:
 
 
 def exact_with_bound(
-    q: Any, k: Any, v: Any, /, *, u: Fraction, phi: Any = identity, mask: str | int = "causal", normalise: bool = True,
-    rope: Rope | None = None, state: State | None = None,
-) -> tuple[Any, np.ndarray]:  # fmt: skip
+    q: Any,
+    k: Any,
+    v: Any,
+    /,
+    *,
+    u: Fraction,
+    phi: Any = identity,
+    mask: str | int = "causal",
+    normalise: bool = True,
+    rope: Rope | None = None,
+    state: State | None = None,
+) -> tuple[Any, np.ndarray]:
     """(o, bound): the exact output over ℚ of these features, and how far a float result of precision u may be from it.
 
     Arguments as in linear_attention, in floats, without padding. bound : (..., n, m) float64, rounded up; inf where nothing can be said.
     """
-    fq, fk, gq, gk = (QQ.convert(x) for x in features(q, k, phi=phi, rope=rope, position=state.position if state else 0))
+    fq, fk, gq, gk = (
+        QQ.convert(x) for x in features(q, k, phi=phi, rope=rope, position=state.position if state else 0)
+    )
     if normalise and state is not None and state.z is None:
         raise ValueError("exact_with_bound: `state` has S but no z; a normalised layer needs both")
     v, r = QQ.convert(v), fk.shape[-1]
-    start = no_text(v, r, v.shape[-1]) if state is None else State(QQ.convert(state.S), None if state.z is None else QQ.convert(state.z))
+    start = (
+        no_text(v, r, v.shape[-1])
+        if state is None
+        else State(QQ.convert(state.S), None if state.z is None else QQ.convert(state.z))
+    )
 
     def sums(form: Any, f: Any, q: Any, k: Any, v: Any, S: Any) -> Any:
         return form(f(q), f(k), f(v), mask=mask, normalise=False, state=State(f(S), None))[0]
 
     K = v.shape[-2] + r + 2
     g = K * u / (1 - K * u) if K * u < 1 else None
-    num, A_num = sums(linear_attention, identity, fq, fk, v, start.S), sums(linear_attention_quadratic, QQ.abs, fq, fk, v, start.S)
+    num, A_num = (
+        sums(linear_attention, identity, fq, fk, v, start.S),
+        sums(linear_attention_quadratic, QQ.abs, fq, fk, v, start.S),
+    )
     if not normalise:
         return num, _up(elementwise(lambda a: math.inf if g is None else g * a, A_num.planes[0]))
     ones, z = QQ.ones((*v.shape[:-1], 1)), start.z[..., None]
-    den, A_den = sums(linear_attention, identity, gq, gk, ones, z), sums(linear_attention_quadratic, QQ.abs, gq, gk, ones, z)
+    den, A_den = (
+        sums(linear_attention, identity, gq, gk, ones, z),
+        sums(linear_attention_quadratic, QQ.abs, gq, gk, ones, z),
+    )
     o = num / den
 
     def bound(o: Fraction, den: Fraction, A_num: Fraction, A_den: Fraction) -> Fraction | float:
@@ -77,7 +98,7 @@ def _up(bounds: np.ndarray) -> np.ndarray:
 
 def finite_fractions(x: Any) -> tuple[np.ndarray, np.ndarray]:
     """The entries, exactly, and where they are nan or inf (0 stands there)."""
-    if isinstance(x, Array):
+    if isinstance(x, SystemArray):
         lost = ~x.system.isfinite(x)
         return fractions(x.system.where(lost, 0, x), "finite_fractions"), lost
     a = host(x)
@@ -123,7 +144,9 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
     """
     shapes = {name: tuple(x.shape) for name, x in (("got", got), ("exact", exact), ("bound", bound))}
     if len(set(shapes.values())) > 1:
-        raise ValueError("judge: all must have one shape, got " + ", ".join(f"`{name}` {s}" for name, s in shapes.items()))
+        raise ValueError(
+            "judge: all must have one shape, got " + ", ".join(f"`{name}` {s}" for name, s in shapes.items())
+        )
     want = fractions(exact, "judge")
     found, lost = finite_fractions(got)
     return judged(np.where(lost, math.inf, abs(found - want)), abs(want).astype(np.float64), bound)

@@ -13,18 +13,32 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from .. import __version__
-from ..systems import Array, Dependencies, Rounded, system
+from ..packages import CORE, OPTIONAL, __version__, version
+from ..systems import SystemArray, Dependencies, Rounded, system
 from ..systems.array import elementwise, host
 from .check import Draws, check, minimal, source
 from .registry import THEOREMS
 from .theorem import Numbers, Result, case_from_json
 
 FORMAT = "refimpl certificate 1"
-REPEATED = ("verdict", "evidence", "instances", "redraws", "probability", "degree", "error", "bound", "worst", "inputs", "outputs")
+REPEATED = (
+    "verdict",
+    "evidence",
+    "instances",
+    "redraws",
+    "probability",
+    "degree",
+    "error",
+    "bound",
+    "worst",
+    "inputs",
+    "outputs",
+)
 
 
-def certificate(results: Sequence[Result], draws: Draws, *, full: bool, seconds: float, proofs: Sequence[Result] = ()) -> dict[str, Any]:
+def certificate(
+    results: Sequence[Result], draws: Draws, *, full: bool, seconds: float, proofs: Sequence[Result] = ()
+) -> dict[str, Any]:
     """Everything about a run that another run can be held to."""
     return {
         "format": FORMAT,
@@ -40,12 +54,13 @@ def certificate(results: Sequence[Result], draws: Draws, *, full: bool, seconds:
 
 
 def entry(result: Result) -> dict[str, Any]:
-    return asdict(replace(result, cases=())) | {"shapes": [str(c) for c in result.cases], "cases": [c.to_json() for c in result.cases]}
+    return asdict(replace(result, cases=())) | {
+        "shapes": [str(c) for c in result.cases],
+        "cases": [c.to_json() for c in result.cases],
+    }
 
 
 def versions() -> dict[str, str | None]:
-    from ..doctor import CORE, OPTIONAL, version
-
     own = {"refimpl": __version__, "python": sys.version.split()[0], "machine": platform.machine()}
     return own | {p: version(p) for p in (*CORE, *OPTIONAL)}
 
@@ -60,13 +75,15 @@ def failure(result: Result, draws: Draws) -> dict[str, Any]:
     again = check(theorem, numbers, [case], draws)
     drawn: list[Any] = []
     with suppress(Exception):  # it may be just this that failed
-        list(theorem.sides(case, Numbers(numbers, draws.seed_of(theorem, again.system, case, again.redraws), keep=drawn)))
+        list(
+            theorem.sides(case, Numbers(numbers, draws.seed_of(theorem, again.system, case, again.redraws), keep=drawn))
+        )
     return certificate([again], draws, full=False, seconds=again.seconds) | {"drawn": [written(x) for x in drawn]}
 
 
 def written(x: Any) -> Any:
     """The numbers of an array, as text."""
-    planes = x.planes if isinstance(x, Array) else (host(x),)
+    planes = x.planes if isinstance(x, SystemArray) else (host(x),)
     return [elementwise(str, p.astype(object)).tolist() for p in planes]
 
 
@@ -76,17 +93,24 @@ def replay(data: Any, progress: Callable[[str], None] = lambda line: None) -> tu
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']!r}")
         draws, same = Draws(int(data["seed"]), str(data["source"])), data["versions"] == versions()
-        rows = [(old, THEOREMS[old["theorem"]], system(old["system"]), [*map(case_from_json, old["cases"])]) for old in data["results"]]
+        rows = [
+            (old, THEOREMS[old["theorem"]], system(old["system"]), [*map(case_from_json, old["cases"])])
+            for old in data["results"]
+        ]
         if type(data["seed"]) is not int or not any(cases for *_, cases in rows):
             raise ValueError("there is nothing to repeat")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(f"verify: --replay needs a certificate that --json wrote ({FORMAT}): {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"verify: --replay needs a certificate that --json wrote ({FORMAT}): {type(error).__name__}: {error}"
+        ) from error
     results = []
     differences = [] if draws.source == source() else ["the source has changed since"]
     for old, theorem, numbers, cases in rows:
         if not cases:
             if old.get("verdict") != "N/A":
-                differences.append(f"{theorem.name} in {old['system']}: no shape is given, yet the verdict is {old.get('verdict')!r}")
+                differences.append(
+                    f"{theorem.name} in {old['system']}: no shape is given, yet the verdict is {old.get('verdict')!r}"
+                )
             continue
         progress(f"{theorem.name} in {numbers.name}")
         new = check(theorem, numbers, cases, draws)

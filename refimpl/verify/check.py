@@ -75,9 +75,13 @@ def ways(system: System) -> tuple[str, ...]:
     if str(system.device).startswith("meta"):
         raise NotDefined(f"verify: {system.name} has shapes but no values; there is nothing to compare")
     if system.kind not in FORMATS:
-        raise NotDefined(f"verify: no error bound is known for {system.name}; it must be float64, float32, float16 or bfloat16")
+        raise NotDefined(
+            f"verify: no error bound is known for {system.name}; it must be float64, float32, float16 or bfloat16"
+        )
     more = ("sampled",) if system.kind == "float64" else ()
-    return ("bound", "probe", "oracle", *more) if unit_roundoff(system.kind) <= Fraction(1, 2**24) else ("probe", "oracle")
+    return (
+        ("bound", "probe", "oracle", *more) if unit_roundoff(system.kind) <= Fraction(1, 2**24) else ("probe", "oracle")
+    )
 
 
 def lack(theorem: Theorem, case: Any, system: System) -> str:
@@ -190,10 +194,16 @@ def instance(how: str, theorem: Theorem, case: Any, system: Any, draws: Draws, t
             if how == "equality" and isinstance(system, FiniteField) and theorem.certified:
                 weigh(draws.degrees(theorem, case, seed), attempt, case, system, tally)
         except Exception as error:
-            if isinstance(error, ZeroDivisionError) and how in ("equality", "witness", "oracle"):  # elsewhere chance does not explain it
+            if isinstance(error, ZeroDivisionError) and how in (
+                "equality",
+                "witness",
+                "oracle",
+            ):  # elsewhere chance does not explain it
                 tally.redraws += 1
                 continue
-            tally.failure = f"raised {type(error).__name__}: {error}"  # whatever a form raises on good input is its failure
+            tally.failure = (
+                f"raised {type(error).__name__}: {error}"  # whatever a form raises on good input is its failure
+            )
         return
     tally.undrawn = f"{REDRAWS} draws in a row had a zero denominator"
 
@@ -204,7 +214,10 @@ def weigh(known: tuple[int, int] | None, redraws: int, case: Any, system: Finite
     A zero denominator comes by chance with probability Δ/p at most: more of them than chance explains are a failure.
     """
     if known and redraws and Fraction(known[1], system.p) ** redraws < Fraction(1, 2**30):
-        tally.failure = tally.failure or f"a zero denominator in {redraws} draws: chance makes one with probability {known[1]}/p at most"
+        tally.failure = (
+            tally.failure
+            or f"a zero denominator in {redraws} draws: chance makes one with probability {known[1]}/p at most"
+        )
     chance = survival(*known, system.p) if known else Fraction(1)
     if tally.chance is None or chance > tally.chance:
         tally.chance, tally.degree, tally.worst = chance, known and known[0], str(case)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..systems import MP, Array, RunningError, fractions
+from ..systems import MP, SystemArray, RunningError, fractions
 from ..systems.array import host, plain
 from ..systems.balls import Balls
 from ..systems.floats import dtype_name
@@ -76,9 +76,11 @@ def verdict(how: str, tally: Tally) -> tuple[str, str]:
     if how == "equality" and tally.chance is not None and tally.chance <= Fraction(1, 2):
         return "EXACT", "all values at these shapes, " + likelihood(tally.chance)
     words = {
-        "equality": "equal at these instances", "probe": "equal at these probes", "structure": "all values at these shapes",
+        "equality": "equal at these instances",
+        "probe": "equal at these probes",
+        "structure": "all values at these shapes",
         "witness": "shown by a witness",
-    }  # fmt: skip
+    }
     return "EXACT", words.get(how, "no rounding error at these instances")
 
 
@@ -88,7 +90,9 @@ def likelihood(chance: Fraction) -> str:
     return f"false with probability ≤ 2^-{(chance.denominator // chance.numerator).bit_length() - 1}"
 
 
-def compare(how: str, sides: Callable[[Any, Numbers], Iterator[Any]], case: Any, system: Any, seed: int, tally: Tally) -> None:
+def compare(
+    how: str, sides: Callable[[Any, Numbers], Iterator[Any]], case: Any, system: Any, seed: int, tally: Tally
+) -> None:
     """Run both sides on one instance and add what is found to the tally."""
     numbers = Numbers(system, seed)
     pairs = list(sides(case, numbers))
@@ -124,25 +128,34 @@ def compare(how: str, sides: Callable[[Any, Numbers], Iterator[Any]], case: Any,
             within_bound(name, left, right, (about[0].planes[1] + about[1].planes[1]) * about[2], where, tally)
         elif how == "oracle":
             truth = about[2].system.fractions(about[2])
-            tally.left, tally.right = (total + squares(x, truth) for total, x in ((tally.left, left), (tally.right, right)))
+            tally.left, tally.right = (
+                total + squares(x, truth) for total, x in ((tally.left, left), (tally.right, right))
+            )
         elif how == "enclosure":
             enclosed(name, left, right, system, where, tally)
         else:
             unequal = fractions(left, name) != fractions(right, name) if how == "probe" else system.unequal(left, right)
             differ(name, left, right, np.asarray(unequal, dtype=bool), tally)
-    tally.compared += rows == tally.rows or tally.rows - rows > tally.vacuous - vacuous  # a case whose every bound is vacuous was not run
+    tally.compared += (
+        rows == tally.rows or tally.rows - rows > tally.vacuous - vacuous
+    )  # a case whose every bound is vacuous was not run
 
 
 def sampled(name: str, draws: Any, mean: Any, where: str, tally: Tally) -> None:
     """Is the mean of independent draws as far from the formula as luck may take it? By the central limit theorem."""
     x, m = host(draws), float(host(mean))
     error = float(np.std(x, ddof=1)) / math.sqrt(len(x))
-    off = abs(float(np.mean(x)) - m) / error if error > 0 else math.nan  # draws that are all the same, or no numbers, show nothing
+    off = (
+        abs(float(np.mean(x)) - m) / error if error > 0 else math.nan
+    )  # draws that are all the same, or no numbers, show nothing
     tally.draws, tally.error = len(x), max(tally.error, error / abs(m))
     if off > tally.ratio:
         tally.ratio, tally.worst = off, where
     if not off <= FAR:
-        tally.failure = tally.failure or f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {off:.1f} standard errors from {m:.4g}"
+        tally.failure = (
+            tally.failure
+            or f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {off:.1f} standard errors from {m:.4g}"
+        )
 
 
 def squares(x: Any, truth: np.ndarray) -> float:
@@ -155,7 +168,10 @@ def differ(name: str, left: Any, right: Any, bad: np.ndarray, tally: Tally) -> N
     """Note the first entry of two that differ."""
     if bad.any() and not tally.failure:
         at = tuple(int(i) for i in np.argwhere(bad)[0])
-        a, b = (", ".join(short(p[at]) for p in x.planes) if isinstance(x, Array) else float(fractions(x, name)[at]) for x in (left, right))
+        a, b = (
+            ", ".join(short(p[at]) for p in x.planes) if isinstance(x, SystemArray) else float(fractions(x, name)[at])
+            for x in (left, right)
+        )
         tally.failure = f"{name}{list(at)} is {a} instead of {b}"
 
 
@@ -168,7 +184,7 @@ def short(x: Any) -> str:
 
 
 def within_bound(name: str, left: Any, right: Any, bound: np.ndarray, where: str, tally: Tally) -> None:
-    error = np.abs(nearly(left - right) if isinstance(right, Array) else nearly(left) - nearly(right))
+    error = np.abs(nearly(left - right) if isinstance(right, SystemArray) else nearly(left) - nearly(right))
     if np.all(error * (1 + 2.0**-50) <= bound):  # then it is so for certain, though `error` is rounded
         found = judged(error, np.abs(nearly(right)), bound)
     else:
@@ -178,12 +194,17 @@ def within_bound(name: str, left: Any, right: Any, bound: np.ndarray, where: str
     if found.verdict == "EXCESS":
         differ(name, left, right, error > bound, tally)
     if found.worst > tally.ratio:
-        tally.ratio, tally.error, tally.bound, tally.worst = found.worst, float(error[found.index]), float(bound[found.index]), where
+        tally.ratio, tally.error, tally.bound, tally.worst = (
+            found.worst,
+            float(error[found.index]),
+            float(bound[found.index]),
+            where,
+        )
 
 
 def nearly(x: Any) -> np.ndarray:
     """In float64, right to a unit in the last place."""
-    return np.asarray((x.planes[0] if isinstance(x, Array) else host(x)).astype(np.float64))
+    return np.asarray((x.planes[0] if isinstance(x, SystemArray) else host(x)).astype(np.float64))
 
 
 def enclosed(name: str, left: Any, right: Any, system: Balls, where: str, tally: Tally) -> None:

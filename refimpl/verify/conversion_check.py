@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config import Config
-from ..conversion import blend
+from ..attention.feature_maps import pair
+from ..attention.forms import append
+from ..attention.linear_attention import linear_attention, linear_attention_chunked
+from ..attention.rope import Rope, angle_table, power_table
+from ..attention.state import State, shift
+from ..checks import instance
 from ..errors import NotDefined
-from ..feature_maps import pair
-from ..forms import append
-from ..linear_attention import linear_attention, linear_attention_chunked
-from ..rope import Rope, angle_table, power_table
-from ..shapes import instance
-from ..state import State, shift
+from ..model.config import Config
+from ..model.transformer import Form, Model, embed, layer, through_layers, transformer, vectors
+from ..prompt.conversion import blend
 from ..systems import Float, RunningError, System, system_of
 from ..systems.array import array_namespace, host, seed_of
-from ..transformer import Form, Model, embed, layer, through_layers, transformer, vectors
 from .bounds import Judgement, finite_fractions, judge
 
 SEVERITY = ("EXACT", "WITHIN BOUND", "VACUOUS", "EXCESS")
@@ -70,11 +70,28 @@ class ConversionCheck:
         """One line for each layer, and one for the difference end to end."""
         lines = []
         for c in self.layers:
-            ratio = "" if c.verdict in ("EXACT", "VACUOUS") else "unequal" if math.isinf(c.worst) else f"error/bound ≤ {c.worst:.2g}"
-            words = [f"{ratio} at {c.what}" if ratio else "", f"{c.vacuous} of {c.rows} rows vacuous" if c.vacuous else ""]
+            ratio = (
+                ""
+                if c.verdict in ("EXACT", "VACUOUS")
+                else "unequal"
+                if math.isinf(c.worst)
+                else f"error/bound ≤ {c.worst:.2g}"
+            )
+            words = [
+                f"{ratio} at {c.what}" if ratio else "",
+                f"{c.vacuous} of {c.rows} rows vacuous" if c.vacuous else "",
+            ]
             lines.append(f"layer {c.layer:3}  {c.verdict:12}  {'; '.join(filter(None, words))}".rstrip())
-        apart = "equal" if not self.difference else "unequal" if math.isinf(self.difference) else f"{self.difference:.2g} apart"
-        return "\n".join([*lines, f"end to end  {apart}" + (f", of outputs up to {self.size:.2g}" if self.size > 0 else "")])
+        apart = (
+            "equal"
+            if not self.difference
+            else "unequal"
+            if math.isinf(self.difference)
+            else f"{self.difference:.2g} apart"
+        )
+        return "\n".join(
+            [*lines, f"end to end  {apart}" + (f", of outputs up to {self.size:.2g}" if self.size > 0 else "")]
+        )
 
     def report(self) -> dict[str, Any]:
         """The same for JSON, which has neither inf nor nan."""
@@ -89,16 +106,31 @@ def held_out(model: Model, after: int, tokens: int, seed: int) -> Any:
     c = model.config
     n = min(tokens, c.table - model.position - after) if c.table else tokens
     if n < 1:
-        raise ValueError(f"held_out: the table of {c.table} absolute positions must have room for `tokens` after the prompt, got none")
+        raise ValueError(
+            f"held_out: the table of {c.table} absolute positions must have room for `tokens` after the prompt, got none"
+        )
     own = seed_of("held out", seed)
-    return np.random.default_rng(own).integers(0, c.vocabulary, n) if c.vocabulary else system_of(model.like).random((n, c.width), own)
+    return (
+        np.random.default_rng(own).integers(0, c.vocabulary, n)
+        if c.vocabulary
+        else system_of(model.like).random((n, c.width), own)
+    )
 
 
 def check_conversion(
-    model: Model, converted: Model, prompt: Any, text: Any, *, mask: str = "causal", restart: bool = True, strength: Any = 1,
-    chunk: int | None = None, form: Form = linear_attention_chunked, definition: Form = linear_attention,
+    model: Model,
+    converted: Model,
+    prompt: Any,
+    text: Any,
+    *,
+    mask: str = "causal",
+    restart: bool = True,
+    strength: Any = 1,
+    chunk: int | None = None,
+    form: Form = linear_attention_chunked,
+    definition: Form = linear_attention,
     progress: Callable[[str], None] = lambda line: None,
-) -> ConversionCheck:  # fmt: skip
+) -> ConversionCheck:
     """Is `converted` the model with the prompt as biases? Asked on a held-out text.
 
     mask, restart, strength, chunk, form : as they were for `convert`      prompt, text : as for `transformer`, in one piece
@@ -139,7 +171,9 @@ def same_model(model: Model, converted: Model) -> None:
     for name, x in (("model", model), ("converted", converted)):
         instance("check_conversion", name, x, Model)
     if converted.config != model.config or converted.biases is None:
-        raise ValueError("check_conversion: `converted` must be `model` with biases, got another configuration or no biases")
+        raise ValueError(
+            "check_conversion: `converted` must be `model` with biases, got another configuration or no biases"
+        )
     for name, x in model.weights.items():
         if converted.weights[name] is not x and not system_of(x).equal(converted.weights[name], x):  # type: ignore[attr-defined]
             raise ValueError(f"check_conversion: `converted` must have the weights of `model`, got another {name}")
@@ -206,7 +240,9 @@ class Attention:
         """The mask over prompt and input."""
         return M if self.mask == "full" else self.mask
 
-    def converted(self, prompt: Sequence[Call], text: Call, stored: State | None = None) -> tuple[dict[str, Any], State]:
+    def converted(
+        self, prompt: Sequence[Call], text: Call, stored: State | None = None
+    ) -> tuple[dict[str, Any], State]:
         """Over the prompt, piece by piece; then over the text, from the biases that are stored, or else those that come out."""
         start = state = prompt[0].state
         outputs = []
@@ -223,7 +259,9 @@ class Attention:
 
     def prompted(self, prompt: Sequence[Call], text: Call) -> dict[str, Any]:
         """Over prompt and text, by the definition."""
-        q, k, v = (joined(*tokens) for tokens in zip(*((call.q, call.k, call.v) for call in (*prompt, text)), strict=True))
+        q, k, v = (
+            joined(*tokens) for tokens in zip(*((call.q, call.k, call.v) for call in (*prompt, text)), strict=True)
+        )
         M = q.shape[-2] - text.q.shape[-2]
         form = counted(self.definition, M, self.strength)
         o, _ = form(q, k, v, state=prompt[0].state, mask=self.seen(M), **self.options)
@@ -294,14 +332,18 @@ def lift(numbers: RunningError, x: Any) -> Any:
     return numbers.wrap((host(x), np.zeros(tuple(x.shape))))
 
 
-def judged(i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[Call], text: Call) -> LayerCheck:
+def judged(
+    i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[Call], text: Call
+) -> LayerCheck:
     """The verdict on layer i, from what its attention is given."""
     assert text.state is not None
     left, again = both.converted(prompt, text, stored=text.state)
     right = left | both.prompted(prompt, text)
     got, wanted = ((tuple(s.S.shape), s.z is not None, s.position) for s in (text.state, again))
     if got != wanted:
-        raise ValueError(f"check_conversion: `converted.biases[{i}]` must have b_KV, b_D and position as in {wanted}, got {got}")
+        raise ValueError(
+            f"check_conversion: `converted.biases[{i}]` must have b_KV, b_D and position as in {wanted}, got {got}"
+        )
     xp = array_namespace(right["output"])
     left |= parts(text.state) | {"prompt": xp.broadcast_to(left["prompt"], right["prompt"].shape)}
     if twin is None:

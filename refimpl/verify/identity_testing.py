@@ -13,13 +13,13 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ..systems import GF, Array
+from ..systems import GF, SystemArray
 
 SPARE = 4  # points that a fraction must meet beyond those that determine it
 Polynomial = list[int]  # coefficients modulo p, the constant first; the last is not zero
 
 
-def degree(left: Array, right: Array) -> int:
+def degree(left: SystemArray, right: SystemArray) -> int:
     """δ, the degree of the polynomial that must be zero for left = right: for two arrays over Degrees, the largest over all entries.
 
         N₁/D₁ − N₂/D₂ = (N₁ L/D₁ − N₂ L/D₂) / L        L the least common multiple of D₁ and D₂
@@ -45,7 +45,9 @@ def survival(delta: int, divided: int, p: int) -> Fraction:
     return min(Fraction(1), Fraction(delta, p - divided)) if p > divided else Fraction(1)
 
 
-def restrict(f: Callable[..., Array], shapes: Sequence[tuple[int, ...]], *, p: int = 2**61 - 1, seed: int = 0) -> list[np.ndarray]:
+def restrict(
+    f: Callable[..., SystemArray], shapes: Sequence[tuple[int, ...]], *, p: int = 2**61 - 1, seed: int = 0
+) -> list[np.ndarray]:
     """The true degrees [of the numerator, of the denominator] of every entry of f(x, y, ...), for arrays of these shapes.
 
     On the line x = a + s b, with a and b uniform in GF(p), an entry of f is a fraction N(s)/D(s), and but for a probability of the order

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..linear_attention import linear_attention
-from ..rope import Rope, power_table
-from ..shapes import prefix_length
-from ..state import State
+from ..attention.linear_attention import linear_attention
+from ..attention.rope import Rope, power_table
+from ..attention.state import State
+from ..checks import prefix_length
 from ..systems import QQ, Float, Rounded, System
 from .bounds import finite_fractions, unit_roundoff
 
@@ -53,9 +53,18 @@ class Probe:
 
 
 def exact_probe(
-    system: System, *, n: int, r: int, m: int, heads: int = 2, seed: int = 0, mask: str | int = "causal", normalise: bool = True,
-    layout: str | None = None, start: bool = True,
-) -> Probe:  # fmt: skip
+    system: System,
+    *,
+    n: int,
+    r: int,
+    m: int,
+    heads: int = 2,
+    seed: int = 0,
+    mask: str | int = "causal",
+    normalise: bool = True,
+    layout: str | None = None,
+    start: bool = True,
+) -> Probe:
     """A probe for φ = identity (or relu, without rope).
 
     system : a Float of any library and dtype, or a Rounded format      n, r, m, heads : shape, r ≥ 1

@@ -7,17 +7,27 @@ from collections.abc import Callable, Sequence
 from ..errors import choose
 from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
 from .check import Draws, check, way, ways
-from .descent import DESCENT_WITNESSES, DESCENTS
-from .features import FEATURES
-from .iclaa import APPROXIMATIONS
-from .iclca import CONVERSIONS
-from .identities import IDENTITIES
-from .large import GPT2_SMALL
-from .recurrences import RECURRENCES
 from .theorem import Result, Theorem
-from .witnesses import WITNESSES
+from .theorems.descent import DESCENT_WITNESSES, DESCENTS
+from .theorems.features import FEATURES
+from .theorems.iclaa import APPROXIMATIONS
+from .theorems.iclca import CONVERSIONS
+from .theorems.identities import IDENTITIES
+from .theorems.large import GPT2_SMALL
+from .theorems.recurrences import RECURRENCES
+from .theorems.witnesses import WITNESSES
 
-ALL = (*IDENTITIES, *CONVERSIONS, GPT2_SMALL, *WITNESSES, *FEATURES, *APPROXIMATIONS, *RECURRENCES, *DESCENTS, *DESCENT_WITNESSES)
+ALL = (
+    *IDENTITIES,
+    *CONVERSIONS,
+    GPT2_SMALL,
+    *WITNESSES,
+    *FEATURES,
+    *APPROXIMATIONS,
+    *RECURRENCES,
+    *DESCENTS,
+    *DESCENT_WITNESSES,
+)
 THEOREMS: dict[str, Theorem] = {t.name: t for t in ALL}
 
 
@@ -27,15 +37,27 @@ def default_systems(seed: int) -> list[System]:
     while not is_prime(p):
         p -= 1
     return [
-        QQ, GF(2**61 - 1), GF(p), MP(50), balls(30), Float(), Float("numpy", "float32"), Rounded("float16"), Rounded("bfloat16"),
+        QQ,
+        GF(2**61 - 1),
+        GF(p),
+        MP(50),
+        balls(30),
+        Float(),
+        Float("numpy", "float32"),
+        Rounded("float16"),
+        Rounded("bfloat16"),
         Dependencies(),
-    ]  # fmt: skip
+    ]
 
 
 def verify(
-    names: Sequence[str] = (), systems: Sequence[System] | None = None, *, full: bool = False, draws: Draws | None = None,
+    names: Sequence[str] = (),
+    systems: Sequence[System] | None = None,
+    *,
+    full: bool = False,
+    draws: Draws | None = None,
     progress: Callable[[str], None] = lambda line: None,
-) -> list[Result]:  # fmt: skip
+) -> list[Result]:
     """Check theorems (by default all) in number systems (by default those of `default_systems`)."""
     for name in names:
         choose("verify", "NAME", name, THEOREMS)

@@ -13,9 +13,7 @@ def described(t: Theorem) -> str:
     ours = f"\n    Ours     {t.ours}" if t.ours else ""
     part = f" ({IN_PART[t.name]})" if t.name in IN_PART else ""
     proved = f"\n    Proved   in Coq{part}, as " + ", ".join(PROVED[t.name]) if t.name in PROVED else ""
-    return (
-        f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}{ours}\n    Checked  by {', '.join(t.ways)}{proved}"
-    )
+    return f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}{ours}\n    Checked  by {', '.join(t.ways)}{proved}"
 
 
 def table(results: Sequence[Result], proofs: Sequence[Result] = ()) -> str:

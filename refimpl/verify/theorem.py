@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config import Config, Rotary
+from ..attention.feature_maps import feature_map
+from ..attention.random_features import KINDS as RANDOM_FEATURES
+from ..attention.rope import Rope, angle_table, circle_point, power_table
 from ..errors import NotDefined, choose
-from ..feature_maps import feature_map
-from ..random_features import KINDS as RANDOM_FEATURES
-from ..recurrent.rwkv import VERSIONS as RWKV
-from ..rope import Rope, angle_table, circle_point, power_table
-from ..systems import Array, Degrees, Dependencies, Float
+from ..model.config import Config, Rotary
+from ..model.rwkv import VERSIONS as RWKV
+from ..model.token_wise import ACTIVATIONS, NORMS
+from ..model.transformer import Model, draw_model
+from ..systems import SystemArray, Degrees, Dependencies, Float
 from ..systems.array import host
 from ..systems.balls import Balls
-from ..token_wise import ACTIVATIONS, NORMS
-from ..transformer import Model, draw_model
 
 Sides = Iterator[tuple[str, Any, Any]]
 Needs = tuple[str, str]  # a capability, and what asks for it
@@ -49,7 +49,9 @@ class Shape:
 
     def __str__(self) -> str:
         given = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]  # type: ignore[arg-type]
-        return " ".join(f"{k}={'/'.join(map(str, v)) if isinstance(v, tuple) else v}".replace(" ", "") for k, v in given)
+        return " ".join(
+            f"{k}={'/'.join(map(str, v)) if isinstance(v, tuple) else v}".replace(" ", "") for k, v in given
+        )
 
     def smaller(self) -> Iterator[Any]:
         """Cases with one thing less: a number nearer to 0, or an option left out."""
@@ -57,7 +59,10 @@ class Shape:
             value = getattr(self, f.name)
             options = [] if f.default in (value, MISSING) else [f.default]
             if type(value) is int:
-                options = [*sorted({0, 1, value // 2, value - 1} & set(range(value))), *([None] if f.default is None else [])]
+                options = [
+                    *sorted({0, 1, value // 2, value - 1} & set(range(value))),
+                    *([None] if f.default is None else []),
+                ]
             for option in options:
                 case = replace(self, **{f.name: option})  # type: ignore[type-var]
                 if case.valid():
@@ -133,9 +138,17 @@ class ModelCase(Shape):
 
     def valid(self) -> bool:
         turned, placement = (self.rope[2], self.rope[1]) if self.rope else (0, "")
-        counts = min(self.width, self.heads, self.d, self.m, self.chunk, self.groups or 1) > 0 and self.heads % (self.groups or 1) == 0
+        counts = (
+            min(self.width, self.heads, self.d, self.m, self.chunk, self.groups or 1) > 0
+            and self.heads % (self.groups or 1) == 0
+        )
         relative = not self.table and (placement != "before" or self.phi in ("identity", "softmax"))
-        return counts and turned <= self.d and (relative or not self.restart) and (not self.table or self.table >= self.M + self.n)
+        return (
+            counts
+            and turned <= self.d
+            and (relative or not self.restart)
+            and (not self.table or self.table >= self.M + self.n)
+        )
 
     def config(self, base: int | None) -> Config:
         """The configuration of the model, with RoPE by angles, or (base None) by points of the circle among the weights."""
@@ -144,7 +157,11 @@ class ModelCase(Shape):
 
     def needs(self, phi: bool) -> Iterator[Needs]:
         yield "field", "a model"
-        yield ("real", "softmax attention") if self.phi == "softmax" else (getattr(feature_map(self.phi), "needs", "ring"), self.phi)
+        yield (
+            ("real", "softmax attention")
+            if self.phi == "softmax"
+            else (getattr(feature_map(self.phi), "needs", "ring"), self.phi)
+        )
         yield NORMS[self.norm], f"{self.norm} norm"
         if self.hidden:
             yield ACTIVATIONS[self.activation][1], self.activation
@@ -218,7 +235,9 @@ class RecurrentCase(Shape):
 
 LARGEST = 2**16  # of the numbers of a case in a file
 AnyCase = Case | ModelCase | Lesson | FeatureCase | RecurrentCase
-KINDS: dict[str, type[AnyCase]] = {kind.__name__: kind for kind in (Case, ModelCase, Lesson, FeatureCase, RecurrentCase)}
+KINDS: dict[str, type[AnyCase]] = {
+    kind.__name__: kind for kind in (Case, ModelCase, Lesson, FeatureCase, RecurrentCase)
+}
 
 
 def case_from_json(data: Any) -> AnyCase:
@@ -336,7 +355,11 @@ class Numbers:
         own.drawn = self.drawn
         model = draw_model(own.draw, case.config(10000 if self.angles else None))
         self.drawn = own.drawn
-        return model if own is self else replace(model, weights={name: self.system.convert(w) for name, w in model.weights.items()})
+        return (
+            model
+            if own is self
+            else replace(model, weights={name: self.system.convert(w) for name, w in model.weights.items()})
+        )
 
 
 @functools.cache
@@ -349,7 +372,7 @@ def usual_angles(system: Any, width: int) -> Callable[[Iterable[int]], tuple[Any
 def record(digest: Any, *arrays: Any) -> None:
     """Take numbers into a digest, which is then the same for the same numbers."""
     for x in arrays:
-        for p in () if isinstance(x, int) else x.planes if isinstance(x, Array) else (host(x),):
+        for p in () if isinstance(x, int) else x.planes if isinstance(x, SystemArray) else (host(x),):
             digest.update(" ".join(map(spelled, p.flat)).encode() if p.dtype == object else np.ascontiguousarray(p))
         digest.update(str(x if isinstance(x, int) else tuple(x.shape)).encode())
 

@@ -49,7 +49,9 @@ class Worker:
     def __init__(self, threads):
         command = [sys.executable, *(f"-W{option}" for option in sys.warnoptions), sys.argv[0], "--worker"]
         environment = os.environ | dict.fromkeys(THREADS, str(threads))
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        )
 
     def ask(self, verb, *request):
         """The answer, or why there is none, in words."""
@@ -136,7 +138,10 @@ class Bench:
         judge(name, result) -> how far off it is, how far it may be; not asked of yardsticks, which compute something else
         """
         fit = {}
-        rows = {name: {"group": self.group, "case": title, "what": name, "threads": c[1], "why not": ""} for name, c in contenders.items()}
+        rows = {
+            name: {"group": self.group, "case": title, "what": name, "threads": c[1], "why not": ""}
+            for name, c in contenders.items()
+        }
         for name, (library, threads, maker, options) in contenders.items():
             progress(f"{title}: {name}")
             worker, row = self.worker(library, threads), rows[name]
@@ -174,14 +179,27 @@ class Bench:
             met = bool(of_minima >= at_least if at_most is None else of_minima <= at_most)
         both = [None if x is None else float(x) for x in (of_minima, of_minima if of_medians is None else of_medians)]
         target = f"≥ {at_least:g}" if at_least is not None else f"≤ {at_most:g}" if at_most is not None else ""
-        found = {"group": self.group, "what": what, "of minima": both[0], "of medians": both[1], "target": target, "met": met, "note": note}
+        found = {
+            "group": self.group,
+            "what": what,
+            "of minima": both[0],
+            "of medians": both[1],
+            "target": target,
+            "met": met,
+            "note": note,
+        }
         self.figures.append(found)
 
     def ratio(self, what, times, over, under, *, factor=1, **target):
         """The figure times[over] / times[under], times a factor; one of them may be absent."""
         if over in times and under in times:
-            return self.figure(what, *(factor * a / b for a, b in zip(times[over], times[under], strict=True)), **target)
-        why = next((row["why not"] for row in reversed(self.rows) if row["what"] in (over, under) and row["why not"]), "not measured")
+            return self.figure(
+                what, *(factor * a / b for a, b in zip(times[over], times[under], strict=True)), **target
+            )
+        why = next(
+            (row["why not"] for row in reversed(self.rows) if row["what"] in (over, under) and row["why not"]),
+            "not measured",
+        )
         return self.figure(what, None, note=why, **target)
 
     def print_figures(self, title):

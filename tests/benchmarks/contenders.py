@@ -15,11 +15,13 @@ import mpmath
 import numpy as np
 
 import refimpl as ri
-from refimpl.linear_attention import chunk_length
-from refimpl.verify import large
+from refimpl.attention.linear_attention import chunk_length
 from refimpl.verify.check import Draws, check
+from refimpl.verify.theorems import large
 
-LEAST = 1 / 8  # q, k, v are drawn from [LEAST, 1): sums of positive numbers have no cancellation, so errors have a simple bound
+LEAST = (
+    1 / 8
+)  # q, k, v are drawn from [LEAST, 1): sums of positive numbers have no cancellation, so errors have a simple bound
 EPSILON = {"fast-transformers": 1e-6, "fla naive chunk": 1e-10}  # what these add to the denominator
 
 
@@ -93,10 +95,14 @@ def fla_naive_chunk(**shape):
     if package is None:
         raise ImportError("fla")
     # Its package imports triton, of no use to a CPU; this file of it needs only torch and einops.
-    spec = importlib.util.spec_from_file_location("naive", Path(package.submodule_search_locations[0], "ops/linear_attn/naive.py"))
+    spec = importlib.util.spec_from_file_location(
+        "naive", Path(package.submodule_search_locations[0], "ops/linear_attn/naive.py")
+    )
     naive = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(naive)
-    q, k, v = (x.transpose(0, 1).contiguous()[None] for x in torch.asarray(inputs(**shape)))  # (batch, n, heads, width), as it likes it
+    q, k, v = (
+        x.transpose(0, 1).contiguous()[None] for x in torch.asarray(inputs(**shape))
+    )  # (batch, n, heads, width), as it likes it
     return lambda: naive.naive_chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0].transpose(0, 1)
 
 
@@ -176,11 +182,20 @@ def verification(p, **shape):
 
 
 MAKERS = {
-    "chunked": partial(ours, "linear_attention_chunked"), "recurrent": partial(ours, "linear_attention_recurrent"),
-    "its matrix products": its_matrix_products, "gemm": gemm, "bare loop": bare_loop, "peak": peak,
-    "fast-transformers": fast_transformers, "fla naive chunk": fla_naive_chunk, "GF": field_product, "flint": flint_product,
-    "MP": many_digits_product, "mpf": object_product, "model": verification,
-}  # fmt: skip
+    "chunked": partial(ours, "linear_attention_chunked"),
+    "recurrent": partial(ours, "linear_attention_recurrent"),
+    "its matrix products": its_matrix_products,
+    "gemm": gemm,
+    "bare loop": bare_loop,
+    "peak": peak,
+    "fast-transformers": fast_transformers,
+    "fla naive chunk": fla_naive_chunk,
+    "GF": field_product,
+    "flint": flint_product,
+    "MP": many_digits_product,
+    "mpf": object_product,
+    "model": verification,
+}
 
 
 def plain(x):
@@ -190,4 +205,8 @@ def plain(x):
     if hasattr(x, "entries"):
         return np.array([int(e) for e in x.entries()]).reshape(x.nrows(), x.ncols())
     x = np.asarray(x)
-    return x if x.dtype != object else np.frompyfunc(lambda e: "{}/{}".format(*mpmath.libmp.to_rational(e._mpf_)), 1, 1)(x).astype(str)
+    return (
+        x
+        if x.dtype != object
+        else np.frompyfunc(lambda e: "{}/{}".format(*mpmath.libmp.to_rational(e._mpf_)), 1, 1)(x).astype(str)
+    )

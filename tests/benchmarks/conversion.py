@@ -22,7 +22,7 @@ import numpy as np
 from clock import measure, seconds
 
 import refimpl as ri
-from refimpl.transformer import through_layers
+from refimpl.model.transformer import through_layers
 
 TARGET = 1.2
 DTYPES = ("float32", "float64")
@@ -43,9 +43,16 @@ def draw(system, sizes):
     """A model with RoPE after φ = elu+1, and its two prompts and a text as token ids."""
     d = sizes.width // sizes.heads
     config = ri.Config(
-        layers=sizes.layers, width=sizes.width, heads=sizes.heads, d=d, m=d, phi="elu+1", rope=ri.Rotary(width=d),
-        hidden=4 * sizes.width, vocabulary=sizes.vocabulary,
-    )  # fmt: skip
+        layers=sizes.layers,
+        width=sizes.width,
+        heads=sizes.heads,
+        d=d,
+        m=d,
+        phi="elu+1",
+        rope=ri.Rotary(width=d),
+        hidden=4 * sizes.width,
+        vocabulary=sizes.vocabulary,
+    )
     ids = np.random.default_rng(0).integers(0, sizes.vocabulary, sizes.long + sizes.text)
     return ri.random_model(system, config, seed=0), {M: ids[:M] for M in (sizes.short, sizes.long)}, ids[sizes.long :]
 
@@ -92,9 +99,19 @@ def compare(dtype, sizes, rounds):
 
     def target(what, over, under):
         of_minima, ratio = (a / b for a, b in zip(times[over], times[under], strict=True))
-        return {"dtype": dtype, "what": what, "ratio": ratio, "of minima": of_minima, "at most": TARGET, "met": ratio <= TARGET}
+        return {
+            "dtype": dtype,
+            "what": what,
+            "ratio": ratio,
+            "of minima": of_minima,
+            "at most": TARGET,
+            "met": ratio <= TARGET,
+        }
 
-    targets = [target(f"convert / forward pass, M = {M}", ("convert the prompt", M), ("forward pass over the prompt", M)) for M in prompts]
+    targets = [
+        target(f"convert / forward pass, M = {M}", ("convert the prompt", M), ("forward pass over the prompt", M))
+        for M in prompts
+    ]
     at = [("text, from biases", M) for M in (sizes.long, sizes.short)]
     return rows, [*targets, target(f"text from biases, M = {sizes.long} / M = {sizes.short}", *at)]
 
@@ -116,7 +133,9 @@ def main(argv=None):
         found["rows"] += rows
         found["targets"] += targets
         for r in rows:
-            print(f"{r['dtype']:8} {r['M']:6}  {r['what']:28} {1e3 * r['min']:9.1f} {1e3 * r['median']:9.1f} {r['bytes']:12,}")
+            print(
+                f"{r['dtype']:8} {r['M']:6}  {r['what']:28} {1e3 * r['min']:9.1f} {1e3 * r['median']:9.1f} {r['bytes']:12,}"
+            )
     print()
     for t in found["targets"]:
         ratios = f"{t['ratio']:.2f} (of minima {t['of minima']:.2f})"

@@ -27,19 +27,47 @@ from clock import Bench, serve
 from contenders import EPSILON, LEAST, MAKERS, chunk_of, inputs, many_digits, plain, precision, residues
 
 import refimpl as ri
-from refimpl.verify import large
+from refimpl.verify.theorems import large
 
-PRIMES = {"2²¹−9": (2**21 - 9, 1.2), "2³¹−1": (2**31 - 1, 4.5), "2⁶¹−1": (2**61 - 1, 16)}  # and a product's time over dgemm's, at most
+PRIMES = {
+    "2²¹−9": (2**21 - 9, 1.2),
+    "2³¹−1": (2**31 - 1, 4.5),
+    "2⁶¹−1": (2**61 - 1, 16),
+}  # and a product's time over dgemm's, at most
 DIGITS = (30, 50, 100, 300)
 
 SIZES = {
-    "rounds": 7, "heads": 8, "width": 64, "short": 1024, "middle": 4096, "long": 16384, "gemm": 1024, "field": 512,
-    "digits": 64, "large": 512, "layers": 12, "model_heads": 12, "model_width": 768, "prompt": 1024, "text": 64,
-}  # fmt: skip
+    "rounds": 7,
+    "heads": 8,
+    "width": 64,
+    "short": 1024,
+    "middle": 4096,
+    "long": 16384,
+    "gemm": 1024,
+    "field": 512,
+    "digits": 64,
+    "large": 512,
+    "layers": 12,
+    "model_heads": 12,
+    "model_width": 768,
+    "prompt": 1024,
+    "text": 64,
+}
 QUICK = SIZES | {
-    "rounds": 3, "short": 512, "middle": 1024, "long": 4096, "gemm": 512, "field": 256, "digits": 24, "large": 48,
-    "layers": 2, "model_heads": 2, "model_width": 64, "prompt": 64, "text": 8,
-}  # fmt: skip
+    "rounds": 3,
+    "short": 512,
+    "middle": 1024,
+    "long": 4096,
+    "gemm": 512,
+    "field": 256,
+    "digits": 24,
+    "large": 48,
+    "layers": 2,
+    "model_heads": 2,
+    "model_width": 64,
+    "prompt": 64,
+    "text": 8,
+}
 
 
 def attention(bench, sizes):
@@ -50,7 +78,9 @@ def attention(bench, sizes):
         for n in lengths[1:]:
             attention_targets(bench, sizes, dtype, n, times[n])
         growth = {n: times[n]["chunked"] for n in lengths if "chunked" in times[n]}
-        bench.ratio(f"{dtype}: time at {sizes.long} tokens / at {sizes.middle}", growth, sizes.long, sizes.middle, at_most=4.5)
+        bench.ratio(
+            f"{dtype}: time at {sizes.long} tokens / at {sizes.middle}", growth, sizes.long, sizes.middle, at_most=4.5
+        )
         attention_memory(bench, sizes, dtype)
 
 
@@ -77,7 +107,9 @@ def attention_contest(bench, sizes, dtype, n):
         limit.setdefault(dtype, min(k / (1 - k), 16 * off if dtype == "float32" else np.inf))
         return off, limit[dtype] + EPSILON.get(name, 0) / (sizes.width * LEAST**2)
 
-    times = bench.contest(f"{dtype}, n = {n}", contenders, judge, sizes.rounds, yardsticks=("gemm", "its matrix products"))
+    times = bench.contest(
+        f"{dtype}, n = {n}", contenders, judge, sizes.rounds, yardsticks=("gemm", "its matrix products")
+    )
     twice = {f"chunked, {word}": ("numpy", i, "chunked", shape) for i, word in ((1, "one thread"), (2, "two threads"))}
     return times | bench.contest(f"{dtype}, n = {n}", twice, judge, sizes.rounds)
 
@@ -87,7 +119,9 @@ def attention_targets(bench, sizes, dtype, n, times):
         bench.ratio(f"{dtype}, n = {n}: {what}", times, other, "chunked", factor=factor, at_least=at_least)
 
     float64, chunk = dtype == "float64", chunk_of(dtype, sizes.heads, sizes.width)
-    share = 4 * sizes.heads * n * sizes.width * (chunk + sizes.width) / (2 * sizes.gemm**3)  # flops of its products / of gemm
+    share = (
+        4 * sizes.heads * n * sizes.width * (chunk + sizes.width) / (2 * sizes.gemm**3)
+    )  # flops of its products / of gemm
     faster(f"rate / of its matrix products alone, chunk {chunk}", "its matrix products", 0.8)
     faster("rate / of gemm", "gemm", (0.5 if float64 else 0.45) if n == sizes.middle else None, share)
     faster("speed / recurrent form", "recurrent", 8)
@@ -96,7 +130,9 @@ def attention_targets(bench, sizes, dtype, n, times):
     faster("speed / flash-linear-attention, naive chunks", "fla naive chunk", 4)
     if not float64:
         faster("speed / fast-transformers, C++", "fast-transformers", 1.3)
-    bench.ratio(f"{dtype}, n = {n}: speed on two threads / on one", times, "chunked, one thread", "chunked, two threads")
+    bench.ratio(
+        f"{dtype}, n = {n}: speed on two threads / on one", times, "chunked, one thread", "chunked, two threads"
+    )
 
 
 def attention_memory(bench, sizes, dtype):
@@ -106,17 +142,24 @@ def attention_memory(bench, sizes, dtype):
         found = {}
         for n in (sizes.middle, sizes.long):
             what = f"{dtype}, n = {n}, {variant}: peak memory / heads (chunk² + r m)"
-            found[n], why = bench.tell(what, 1, "peak", dtype=dtype, heads=sizes.heads, n=n, width=sizes.width, variant=variant)
+            found[n], why = bench.tell(
+                what, 1, "peak", dtype=dtype, heads=sizes.heads, n=n, width=sizes.width, variant=variant
+            )
             bench.figure(what, found[n] and found[n] / unit, note=why or f"{found[n]:,} bytes")
         if all(found.values()):
             more = found[sizes.long] / found[sizes.middle]
-            bench.figure(f"{dtype}, {variant}: peak memory at {sizes.long} tokens / at {sizes.middle}", more, at_most=1.1)
+            bench.figure(
+                f"{dtype}, {variant}: peak memory at {sizes.long} tokens / at {sizes.middle}", more, at_most=1.1
+            )
 
 
 def GF(bench, sizes):
     for threads in (1, 2):
         for name, (p, limit) in PRIMES.items():
-            case, title = {"p": p, "size": sizes.field}, f"{sizes.field}³ modulo {name}, {threads} thread{'s' * (threads > 1)}"
+            case, title = (
+                {"p": p, "size": sizes.field},
+                f"{sizes.field}³ modulo {name}, {threads} thread{'s' * (threads > 1)}",
+            )
             a, b = residues(**case)
             want = a[:4].astype(object) @ b.astype(object) % p
             contenders = {
@@ -143,7 +186,10 @@ def multiprecision(bench, sizes):
             bench.ratio(f"{title}: speed / objects of mpf", times, "mpf", "MP", at_least=None if scaled else 60)
             if len(errors) == 2:
                 worst = " against ".join(f"{float(max(errors[name].ravel())):.1e}" for name in ("MP", "mpf"))
-                worse, note = np.count_nonzero(errors["MP"] > errors["mpf"]), f"of {errors['MP'].size}; largest relative error {worst}"
+                worse, note = (
+                    np.count_nonzero(errors["MP"] > errors["mpf"]),
+                    f"of {errors['MP'].size}; largest relative error {worst}",
+                )
                 bench.figure(f"{title}: entries further off than mpf's", worse, at_most=0, note=note)
         title = f"{digits} digits, {sizes.large}³"
         times, _ = digits_contest(bench, title, ["MP"], 1, digits=digits, size=sizes.large, scaled=False)
@@ -165,7 +211,13 @@ def digits_contest(bench, title, names, rounds, **case):
 
 
 def model(bench, sizes):
-    shape = {"layers": sizes.layers, "heads": sizes.model_heads, "width": sizes.model_width, "prompt": sizes.prompt, "text": sizes.text}
+    shape = {
+        "layers": sizes.layers,
+        "heads": sizes.model_heads,
+        "width": sizes.model_width,
+        "prompt": sizes.prompt,
+        "text": sizes.text,
+    }
     title = f"{sizes.layers} × {sizes.model_heads} heads × {sizes.model_width}, {sizes.prompt} + {sizes.text} tokens"
     for p, limit, rounds in ((ri.system(large.GPT2_SMALL.only).p, 15, min(sizes.rounds, 3)), (2**61 - 1, None, 1)):
         what = f"{title} modulo {p}: seconds"
@@ -179,7 +231,15 @@ GROUPS = {"attention": attention, "GF": GF, "multiprecision": multiprecision, "m
 
 
 def versions():
-    for name in ("numpy", "mpmath", "gmpy2", "python-flint", "torch", "flash-linear-attention", "pytorch-fast-transformers"):
+    for name in (
+        "numpy",
+        "mpmath",
+        "gmpy2",
+        "python-flint",
+        "torch",
+        "flash-linear-attention",
+        "pytorch-fast-transformers",
+    ):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield name, importlib.metadata.version(name)
 
@@ -188,7 +248,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
-    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument(
+        "--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP", help=", ".join(GROUPS)
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     for name in SIZES:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
@@ -196,7 +258,9 @@ def main():
     if options["worker"]:
         serve(MAKERS, plain)
         return
-    sizes = (QUICK if options["quick"] else SIZES) | {name: options[name] for name in SIZES if options[name] is not None}
+    sizes = (QUICK if options["quick"] else SIZES) | {
+        name: options[name] for name in SIZES if options[name] is not None
+    }
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {', '.join(map(' '.join, versions()))}"
     print(", ".join(f"{name} {value}" for name, value in sizes.items()), machine, "", sep="\n")
     with Bench() as bench:

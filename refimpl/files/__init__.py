@@ -1,0 +1,1 @@
+"""Models, biases and tokenizers on disk."""

@@ -1,0 +1,216 @@
+"""Llama: llama2.c's files, and safetensors with the names of Hugging Face.
+
+    x_0 = E[text]        x ← x + attn(rms x)        x ← x + mlp(rms x)        logits = rms(x) Eᵀ, or of a head of its own
+
+attn: softmax(R_t q · R_s k / √d) v with RoPE before the kernel;    mlp: (silu(x W_gate) · x W_up) W_down
+Source   Touvron et al. 2023; Karpathy's llama2.c, version 0 of its format: interleaved RoPE of base 10000, ε = 10⁻⁵.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from fractions import Fraction
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...attention.rope import angle_table
+from ...errors import brief
+from ...model.config import Rotary
+from ...model.transformer import Model
+from ...systems import Float, System
+from ..safetensors import read_safetensors
+from .reading import Said, Tensors, object_of, size_of
+
+HEADER = ("dim", "hidden", "layers", "heads", "kv_heads", "vocabulary", "context")
+LLAMA = {"phi": "softmax", "norm": "rms", "activation": "silu", "gated": True}  # of a Config
+LARGEST = 2**24  # of any number in a header
+MATRICES = {"W_Q": "wq", "W_K": "wk", "W_V": "wv", "W_O": "wo", "W_gate": "w1", "W_up": "w3", "W_down": "w2"}
+ROPE = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
+PROJECTIONS = {
+    "W_Q": "self_attn.q_proj",
+    "W_K": "self_attn.k_proj",
+    "W_V": "self_attn.v_proj",
+    "W_O": "self_attn.o_proj",
+    "W_gate": "mlp.gate_proj",
+    "W_up": "mlp.up_proj",
+    "W_down": "mlp.down_proj",
+}
+
+
+def read_llama2c(path: str | os.PathLike[str], *, system: System) -> Model:
+    """The model in a llama2.c file of version 0.
+
+    7 int32 (see HEADER; a vocabulary below 0: a head of its own), then float32: embedding, attention norms, wq, wk, wv, wo,
+    mlp norms, w1, w2, w3, final norm, tables of cos and sin, the head. Matrices are (out, in), those of all layers together.
+    """
+    who = "read_llama2c"
+    size = size_of(who, path)
+    with open(path, "rb") as file:
+        header = header_of(who, path, file.read(4 * len(HEADER)))
+        shapes = llama2c_shapes(header)
+        if size != (wanted := 4 * (len(HEADER) + sum(prod(s) for s in shapes.values()))):
+            raise ValueError(f"{who}: {path}: the file must have {wanted} bytes for {header}, got {size}")
+        arrays = {name: np.fromfile(file, "<f4", prod(shape)).reshape(shape) for name, shape in shapes.items()}
+    tensors = Tensors(who, path, arrays, system)
+    d = header["dim"] // header["heads"]
+    check_rotations(tensors, tensors.take("cos", *shapes["cos"]), tensors.take("sin", *shapes["sin"]), d)
+    x = {name: tensors.take(name, *shape) for name, shape in shapes.items() if name in tensors}
+    weights: dict[str, Any] = {"embedding": x["embedding"], "gain": x["final"]}
+    for i in range(header["layers"]):
+        weights |= {f"layers.{i}.{name}": x[short][i].T for name, short in MATRICES.items()}
+        weights |= {f"layers.{i}.gain_1": x["norm_1"][i], f"layers.{i}.gain_2": x["norm_2"][i]}
+    if "head" in x:
+        weights["unembedding"] = x["head"].T
+    rope = Rotary(d, layout="interleaved", placement="before", base=10000)
+    return tensors.model(
+        weights,
+        **LLAMA,
+        layers=header["layers"],
+        width=header["dim"],
+        heads=header["heads"],
+        groups=header["kv_heads"],
+        d=d,
+        m=d,
+        rope=rope,
+        epsilon=Fraction(1, 100000),
+        hidden=header["hidden"],
+        vocabulary=abs(header["vocabulary"]),
+        tied="head" not in x,
+    )
+
+
+def header_of(who: str, path: str | os.PathLike[str], start: bytes) -> dict[str, int]:
+    """The seven numbers at the start of a file, if they can be those of a model."""
+    if len(start) < 4 * len(HEADER):
+        raise ValueError(f"{who}: {path}: the file must begin with {len(HEADER)} int32, got {len(start)} bytes")
+    header = dict(zip(HEADER, struct.unpack("<7i", start), strict=True))
+    for name, n in header.items():
+        if not 1 <= (abs(n) if name == "vocabulary" else n) <= LARGEST:
+            raise ValueError(f"{who}: {path}: `{name}` must be from 1 to {LARGEST}, got {n}")
+    dim, heads, groups = header["dim"], header["heads"], header["kv_heads"]
+    if dim % (2 * heads) or heads % groups:
+        words = f"{groups} kv_heads, {heads} heads and width {dim}"
+        raise ValueError(
+            f"{who}: {path}: kv_heads must divide heads, and heads the width, in even parts for RoPE, got {words}"
+        )
+    return header
+
+
+def llama2c_shapes(header: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    """What follows the header, in the order of the file."""
+    dim, hidden, L, heads, groups, vocabulary, context = header.values()
+    d = dim // heads
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding": (abs(vocabulary), dim),
+        "norm_1": (L, dim),
+        "wq": (L, dim, dim),
+        "wk": (L, groups * d, dim),
+        "wv": (L, groups * d, dim),
+        "wo": (L, dim, dim),
+        "norm_2": (L, dim),
+        "w1": (L, hidden, dim),
+        "w2": (L, dim, hidden),
+        "w3": (L, hidden, dim),
+        "final": (dim,),
+        "cos": (context, d // 2),
+        "sin": (context, d // 2),
+    }
+    return shapes | ({"head": (-vocabulary, dim)} if vocabulary < 0 else {})
+
+
+def check_rotations(tensors: Tensors, cos: np.ndarray, sin: np.ndarray, width: int) -> None:
+    """The tables in the file, which llama2.c itself skips, must be those of base 10000.
+
+    They were made in float32: θ_i within a few ulp, the angle pθ rounded once more, so cos and sin are off by up to p · 2⁻²² or so.
+    """
+    allowed = (2 + np.arange(len(cos))[:, None]) * 2.0**-22
+    for name, table, ours in zip(("cos", "sin"), (cos, sin), angle_table(Float(), width)(range(len(cos))), strict=True):
+        if not (np.abs(table - ours) <= allowed).all():
+            raise ValueError(f"{tensors.about}: the table of {name} must be that of RoPE with base 10000, got another")
+
+
+def read_llama(path: str | os.PathLike[str], *, system: System) -> Model:
+    """The model in Llama's safetensors, as the `config.json` beside the file says. Matrices are (out, in); RoPE's layout is half."""
+    who, beside = "read_llama", Path(path).with_name("config.json")
+    tensors = Tensors(who, path, read_safetensors(path).tensors, system)
+    said = Said(who, beside, object_of(who, beside))
+    for key, known in (("model_type", "llama"), ("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
+        said.one_of(key, known)
+    for name in [name for name in tensors.arrays if name.endswith(".rotary_emb.inv_freq")]:
+        del tensors.arrays[name]
+    vocabulary, width = tensors.shape("model.embed_tokens.weight", 2)
+    layers = tensors.layers("model.layers.{}.input_layernorm.weight")
+    hidden = tensors.shape("model.layers.0.mlp.gate_proj.weight", 2)[0]
+    sizes = {"num_hidden_layers": layers, "hidden_size": width, "vocab_size": vocabulary, "intermediate_size": hidden}
+    for key, found in sizes.items():
+        said.agrees(key, found)
+    heads = said.integer("num_attention_heads")
+    groups, d = said.integer("num_key_value_heads", heads), said.integer("head_dim", max(width // heads, 1))
+    tied = said.boolean("tie_word_embeddings", False)
+    if tied and "lm_head.weight" in tensors:
+        if not tensors.same("lm_head.weight", "model.embed_tokens.weight"):
+            raise ValueError(
+                f"{who}: {path}: tensor 'lm_head.weight' must equal 'model.embed_tokens.weight', since {beside} ties them"
+            )
+        del tensors.arrays["lm_head.weight"]
+    shapes = {
+        "W_Q": (heads * d, width),
+        "W_K": (groups * d, width),
+        "W_V": (groups * d, width),
+        "W_O": (width, heads * d),
+    }
+    shapes |= {"W_gate": (hidden, width), "W_up": (hidden, width), "W_down": (width, hidden)}
+    weights: dict[str, Any] = {"gain": tensors.take("model.norm.weight", width)}
+    for i in range(layers):
+        h = f"model.layers.{i}."
+        w: dict[str, Any] = {
+            name: tensors.take(f"{h}{PROJECTIONS[name]}.weight", *shape).T for name, shape in shapes.items()
+        }
+        w["gain_1"] = tensors.take(f"{h}input_layernorm.weight", width)
+        w["gain_2"] = tensors.take(f"{h}post_attention_layernorm.weight", width)
+        weights |= {f"layers.{i}.{name}": x for name, x in w.items()}
+    weights["embedding"] = tensors.take("model.embed_tokens.weight", vocabulary, width)
+    if not tied:
+        weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
+    return tensors.model(
+        weights,
+        **LLAMA,
+        layers=layers,
+        width=width,
+        heads=heads,
+        groups=groups,
+        d=d,
+        m=d,
+        rope=rotary(who, said, d),
+        epsilon=said.fraction("rms_norm_eps", "1e-6"),
+        hidden=hidden,
+        vocabulary=vocabulary,
+        tied=tied,
+    )
+
+
+def rotary(who: str, said: Said, width: int) -> Rotary:
+    """RoPE as `rope_theta` says, or the newer `rope_parameters`: {"rope_theta": ..., "rope_type": "default"}."""
+    inner = said
+    for key in ("rope_scaling", "rope_parameters"):
+        answers = said.given(key, {})
+        if not isinstance(answers, dict) or not answers.keys() <= ROPE:
+            raise ValueError(
+                f"{said.about}: `{key}` must have no keys but {', '.join(sorted(ROPE))}, got {brief(answers)}"
+            )
+        inner = Said(who, f"{said.path}: `{key}`", said.answers | answers)
+        inner.one_of("rope_type", "default")
+        inner.one_of("type", "default")
+        inner.one_of("partial_rotary_factor", 1.0, 1)
+    base = inner.fraction("rope_theta", "10000")
+    if base.denominator != 1 or base < 1:
+        raise ValueError(
+            f"{inner.about}: `rope_theta` must be a whole number ≥ 1: nothing else is implemented, got {float(base)}"
+        )
+    if width % 2:
+        raise ValueError(f"{said.about}: `head_dim` must be even for RoPE, got {width}")
+    return Rotary(width, layout="half", placement="before", base=int(base))

@@ -1,0 +1,124 @@
+"""Files of tokenizers, of which nothing is believed: GPT-2's two, and llama2.c's one."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections import Counter
+from pathlib import Path
+
+from ...errors import brief
+from ..models.reading import bytes_of, object_of, size_of, text_of
+from . import BYTES, Gpt2Tokenizer, LlamaTokenizer, Tokenizer
+from .byte_pairs import letters
+
+# GPT-2's two files, under the names they are found by: ids, merges.
+PAIRS = {"encoder.json": "vocab.bpe", "gpt2-encoder.json": "gpt2-vocab.bpe", "vocab.json": "merges.txt"}
+
+
+def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer in a file or folder, whichever it is."""
+    who, path = "read_tokenizer", Path(path)
+    if path.is_dir():
+        for ids, merges in PAIRS.items():
+            if (path / ids).is_file() and (path / merges).is_file():
+                return read_gpt2_tokenizer(path / ids, path / merges)
+        pairs = ", or ".join(map(" and ".join, PAIRS.items()))
+        raise OSError(f"{who}: cannot read {path}: the folder must hold {pairs}")
+    size_of(who, path)
+    for ids, merges in PAIRS.items():
+        if path.name in (ids, merges):
+            return read_gpt2_tokenizer(path.with_name(ids), path.with_name(merges))
+    with open(path, "rb") as file:
+        start = file.read(8)
+    if start.lstrip().startswith(b"{") or start.startswith(b"#version"):
+        names = ", ".join(name for pair in PAIRS.items() for name in pair)
+        raise ValueError(
+            f"{who}: {path}: one of GPT-2's two files must have one of the names {names}, to find the other by"
+        )
+    return read_llama_tokenizer(path)
+
+
+def read_gpt2_tokenizer(encoder: str | os.PathLike[str], merges: str | os.PathLike[str]) -> Gpt2Tokenizer:
+    """GPT-2's tokenizer, from {token: id} in JSON and lines of two tokens that join; tokens are written in GPT-2's letters for bytes."""
+    who = "read_tokenizer"
+    size_of(who, merges)
+    ids, byte = object_of(who, encoder), {letter: b for b, letter in letters().items()}
+    tokens: list[bytes] = [b""] * len(ids)
+    for token, i in ids.items():
+        if type(i) is not int or not 0 <= i < len(ids) or tokens[i]:
+            raise ValueError(
+                f"{who}: {encoder}: the ids must be 0 … {len(ids) - 1}, once each, got {brief(i)} for {brief(token)}"
+            )
+        if not token or not all(letter in byte for letter in token):
+            raise ValueError(
+                f"{who}: {encoder}: a token must be written in GPT-2's letters for bytes, got {brief(token)}"
+            )
+        tokens[i] = bytes(byte[letter] for letter in token)
+    for letter in byte:
+        if letter not in ids:
+            raise ValueError(
+                f"{who}: {encoder}: there must be a token for every byte, got none for {byte[letter]:#04x}"
+            )
+    return Gpt2Tokenizer(tokens, merges_of(who, merges, ids, set(byte)))
+
+
+def merges_of(
+    who: str, path: str | os.PathLike[str], ids: dict[str, int], made: set[str]
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """(id, id) -> (rank, id of both). Each must be made of what was made before it: so joining all pairs of least rank at once, as
+    GPT-2 does, and one after the other are the same."""
+    lines = text_of(who, path).removesuffix("\n").split("\n")
+    merges: dict[tuple[int, int], tuple[int, int]] = {}
+    for number, line in enumerate(lines, 1):
+        if number == 1 and line.startswith("#version"):
+            continue
+        pair = line.removesuffix("\r").split(" ")
+        if len(pair) != 2 or not made.issuperset(pair):
+            raise ValueError(
+                f"{who}: {path}: line {number} must be two tokens made by the lines before it, got {brief(line)}"
+            )
+        both = "".join(pair)
+        if both not in ids or both in made:
+            raise ValueError(
+                f"{who}: {path}: line {number} must make a token that has an id, and was not made before, got {brief(line)}"
+            )
+        made.add(both)
+        merges[ids[pair[0]], ids[pair[1]]] = (number, ids[both])
+    return merges
+
+
+def read_llama_tokenizer(path: str | os.PathLike[str]) -> LlamaTokenizer:
+    """llama2.c's tokenizer: int32 the greatest length, then for each token float32 score, int32 length, bytes, until the file ends."""
+    who = f"read_tokenizer: {path}"
+    data = bytes_of("read_tokenizer", path)
+    if len(data) < 4:
+        raise ValueError(
+            f"{who}: the file must begin with an int32, the greatest length of a token, got {len(data)} bytes"
+        )
+    (most,), at = struct.unpack_from("<i", data), 4
+    tokens: list[bytes] = []
+    scores: list[float] = []
+    while at < len(data):
+        if at + 8 > len(data):
+            raise ValueError(f"{who}: token {len(tokens)} must have a score and a length, got {len(data) - at} bytes")
+        score, length = struct.unpack_from("<fi", data, at)
+        if not math.isfinite(score):
+            raise ValueError(f"{who}: token {len(tokens)} must have a finite score, got {score}")
+        if not 1 <= length <= min(most, len(data) - at - 8):
+            words = f"at most {most}, with {len(data) - at - 8} bytes left"
+            raise ValueError(f"{who}: token {len(tokens)} must have a length from 1 on, {words}, got {length}")
+        tokens.append(data[at + 8 : at + 8 + length])
+        scores.append(score)
+        at += 8 + length
+    for i in BYTES:
+        wanted, got = b"<0x%02X>" % (i - BYTES.start), tokens[i] if i < len(tokens) else "no such token"
+        if got != wanted:
+            raise ValueError(f"{who}: token {i} must be {wanted!r}, got {brief(got)}")
+    token, times = Counter(tokens).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{who}: tokens must differ, got {brief(token)} {times} times")
+    if b" " not in tokens:
+        raise ValueError(f"{who}: there must be a token for the space, with which every text begins, got none")
+    return LlamaTokenizer(tokens, scores)

@@ -1,0 +1,102 @@
+"""ICLCA on one page: a prompt becomes biases of linearized attention, exactly.
+
+Every function is a formula of the paper (Chen et al. 2024, arXiv 2406.02847; here positions start
+at 0). There are no checks, no options and no speed. The library is this page made robust and fast;
+`refimpl verify nano` holds the two equal, in every number system.
+
+    n tokens    t query    s ≤ t key    d key width    m value width    r features    M prompt length
+    q, k (heads, n, d)    v (heads, n, m)    φ phi: (..., d) -> (..., r)    x (n, width)
+    b_KV (heads, r, m)    b_D (heads, r)     R_p: the rotation of position p, by rope = (c, s)
+"""
+
+from array_api_compat import array_namespace
+
+
+def rotate(x, p, rope):
+    """R_p x: pair i of features, (x_i, x_{i+h}), turns p times by the circle point (c_i, s_i)."""
+    c, s = rope[0], rope[1] if p >= 0 else -rope[1]
+    a, b, rest = x[..., : len(c)], x[..., len(c) : 2 * len(c)], x[..., 2 * len(c) :]
+    for _ in range(abs(p)):
+        a, b = a * c - b * s, a * s + b * c
+    return array_namespace(x).concat([a, b, rest], axis=-1)
+
+
+def rotate_tokens(x, first, rope):
+    """R_{first+t} x_t for every token t."""
+    rows = [rotate(x[..., t : t + 1, :], first + t, rope) for t in range(x.shape[-2])]
+    return array_namespace(x).concat(rows, axis=-2)
+
+
+def attention(q, k, v, phi, rope, b_KV, b_D):
+    """o_t = (R_t φ(q_t))ᵀ [b_KV + Σ_{s≤t} R_s φ(k_s) v_sᵀ] / φ(q_t)ᵀ [b_D + Σ_{s≤t} φ(k_s)]"""
+    xp, o = array_namespace(q), []
+    Rq, Rk = rotate_tokens(phi(q), 0, rope), rotate_tokens(phi(k), 0, rope)
+    for t in range(q.shape[-2]):
+        S = b_KV + xp.matrix_transpose(Rk[..., : t + 1, :]) @ v[..., : t + 1, :]
+        z = b_D + xp.sum(phi(k[..., : t + 1, :]), axis=-2)
+        o.append(Rq[..., t : t + 1, :] @ S / (phi(q[..., t : t + 1, :]) @ z[..., None]))
+    return xp.concat(o, axis=-2)
+
+
+def project(x, w, heads):
+    """q, k, v = x W_Q, x W_K, x W_V, with the heads on an axis of their own."""
+    xp, split = array_namespace(x), (x.shape[0], heads, -1)
+    return [xp.moveaxis(xp.reshape(x @ w[name], split), 1, 0) for name in ("W_Q", "W_K", "W_V")]
+
+
+def layer(x, w, heads, phi, rope, sigma, b_KV, b_D):
+    """x ← x + [o_1 … o_H] W_O, then x ← x + σ(x W_up) W_down: all but attention is token-wise."""
+    o = attention(*project(x, w, heads), phi, rope, b_KV, b_D)
+    x = x + array_namespace(x).reshape(array_namespace(x).moveaxis(o, 0, 1), (len(x), -1)) @ w["W_O"]
+    return x + sigma(x @ w["W_up"]) @ w["W_down"]
+
+
+def transformer(x, layers, heads, phi, rope, sigma, biases):
+    """x ← layer_i(x), with the biases of each layer."""
+    for w, (b_KV, b_D) in zip(layers, biases, strict=True):
+        x = layer(x, w, heads, phi, rope, sigma, b_KV, b_D)
+    return x
+
+
+def convert(prompt, layers, heads, phi, rope, sigma, biases):
+    """The biases that stand for the prompt: for every text,
+
+        transformer(text, …, convert(prompt, …, biases)) = transformer(prompt ++ text, …, biases)[M:]
+
+    b'_KV = R_{-M} b_KV + Σ_j R_{j-M} φ(k'_j) v'_jᵀ        b'_D = b_D + Σ_j φ(k'_j)        j = 0 … M-1
+    """
+    xp, M, x, new = array_namespace(prompt), prompt.shape[0], prompt, []
+    for w, (b_KV, b_D) in zip(layers, biases, strict=True):
+        _, k, v = project(x, w, heads)
+        S = xp.matrix_transpose(rotate_tokens(phi(k), -M, rope)) @ v
+        R_b = xp.matrix_transpose(rotate(xp.matrix_transpose(b_KV), -M, rope))
+        new.append((R_b + S, b_D + xp.sum(phi(k), axis=-2)))
+        x = layer(x, w, heads, phi, rope, sigma, b_KV, b_D)  # the prompt goes on with the old biases
+    return new
+
+
+def example():
+    """Two layers in exact fractions: the prompt is deleted, and the output stays what it was."""
+    from fractions import Fraction
+
+    import numpy as np
+
+    def draw(*shape):
+        return rng.integers(-8, 9, shape).astype(object) * Fraction(1, 8)
+
+    rng, sizes = np.random.default_rng(0), {"W_Q": 4, "W_K": 4, "W_V": 2, "W_up": 3}
+    layers = [{n: draw(2, k) for n, k in sizes.items()} | {"W_O": draw(2, 2), "W_down": draw(3, 2)} for _ in "ab"]
+    rope = (np.array([Fraction(3, 5)]), np.array([Fraction(4, 5)]))
+    model = layers, 2, lambda x: x * x + 1, rope, lambda x: x * x  # heads, φ, R, σ
+    prompt, text, nothing = draw(3, 2), draw(1, 2), [(0 * draw(2, 2, 1), 0 * draw(2, 2)) for _ in "ab"]
+    biases = convert(prompt, *model, nothing)
+    prompted = transformer(np.concat([prompt, text]), *model, nothing)[3:]
+    converted, dropped = transformer(text, *model, biases), transformer(text, *model, nothing)
+    for name, o in (("prompted", prompted), ("converted", converted), ("dropped", dropped)):
+        print(f"{name:10}", *(f"{float(y):+.12f}" for y in o[0]))
+    print(f"b_KV of layer 0, head 0: {', '.join(map(str, biases[0][0][0].flat))}")
+    print(f"prompted == converted, as fractions: {bool((prompted == converted).all())}")
+
+
+if __name__ == "__main__":
+    example()

@@ -1,0 +1,148 @@
+"""The identities of random features. They hold for all directions, whatever their law, so directions are drawn like all else.
+
+What holds only in the mean, that features are unbiased and how far off they are, is no identity, and is sampled.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from ...attention.feature_error import mean_squared_error
+from ...attention.linear_attention import linear_attention, linear_attention_recurrent
+from ...attention.random_features import KINDS, PAIRS, RandomFeatures, random_features
+from ...attention.state import State, absorb, no_text
+from ...model.token_wise import constant
+from ...systems.array import array_namespace
+from ..theorem import FeatureCase, Numbers, Sampled, Sides, Theorem
+
+# In a quick run, systems that round see every second of these: each kind once.
+ROPES = (("half", 4), ("interleaved", 2), ("half", 2), ("interleaved", 4))
+CASES = tuple(
+    FeatureCase(phi, *sizes, rope=ROPES[(i + flip) % 4])
+    for i, phi in enumerate(KINDS[:-1])
+    for flip, sizes in enumerate(((3, 2, 5, 3), (1, 1, 4, 1)))
+)
+TAYLOR = (FeatureCase("taylor", 0, 3, 4), FeatureCase("taylor", 0, 1, 1), FeatureCase("taylor", 0, 0, 3))
+
+
+def more_cases(seed: int) -> tuple[FeatureCase, ...]:
+    sizes = itertools.cycle(((4, 3, 6, 5), (0, 2, 4, 2), (2, 0, 5, 4)))
+    return tuple(FeatureCase(phi, *next(sizes), rope=rope) for phi in KINDS[:-1] for rope in (*ROPES, ("half", 0)))
+
+
+def drawn(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
+    """A map with any directions; with any A < 0, where it has one."""
+    omega = numbers.draw(case.r, case.d)
+    return RandomFeatures(case.phi, omega, -Fraction(numbers.integers(1, 8, 1)[0], 8) if case.phi == "favor++" else 0)
+
+
+def rotation_covariance(case: FeatureCase, numbers: Numbers) -> Sides:
+    phi, n = drawn(case, numbers), case.M + case.n
+    q, k, v = (numbers.draw(n, width) for width in (case.d, case.d, 2))
+    rope, (p,) = numbers.rope(case.rope[0], "before", case.rope[1]), numbers.integers(-50, 1100, 1)  # type: ignore[index]
+    yield "φ of turned tokens", phi.rotated(rope, -p)(q), phi(rope(q, [p] * n))
+    options: dict[str, Any] = {"rope": rope, "normalise": phi.positive}
+    want, _ = linear_attention(q, k, v, phi=phi, **options)
+    past = absorb(no_text(v, phi.features(case.d), 2), k[: case.M, :], v[: case.M, :], phi=phi, rope=rope)
+    text = (x[case.M :, :] for x in (q, k, v))
+    o, _ = linear_attention_recurrent(*text, phi=phi.rotated(rope, -case.M), state=State(past.S, past.z, 0), **options)
+    yield f"o after a prompt of {case.M}", o, want[case.M :, :]
+
+
+def pairs(case: FeatureCase, numbers: Numbers) -> tuple[Any, Any, Any]:
+    """x (n, 1, d), y (1, n, d) and their namespace."""
+    x, y = numbers.draw(case.n, case.d), numbers.draw(case.n, case.d)
+    return x[:, None, :], y[None, :, :], array_namespace(x)
+
+
+def log_features(case: FeatureCase, numbers: Numbers) -> Sides:
+    phi, (x, y, xp) = drawn(case, numbers), pairs(case, numbers)
+    omega, (f, c), (g, e) = xp.matrix_transpose(phi.omega), phi.log(x), phi.log(y)
+    half = (xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)) / 2
+    if case.phi == "trigonometric":
+        want = xp.exp(half) * xp.sum(xp.cos(xp.matmul(x - y, omega)), axis=-1) / case.r
+    else:
+        p, scale = xp.matmul(x + y, omega), xp.exp(-half)
+        if case.phi == "favor++":
+            A = Fraction(phi.A)
+            root = xp.sqrt(xp.ones_like(half) * constant(x, 1 - 4 * A))
+            p = root[..., None] * p + constant(x, 2 * A) * xp.sum(omega * omega, axis=0)
+            scale = scale * root**case.d
+        top = (xp.exp(p) + xp.exp(-p)) / 2 if case.phi == "hyperbolic" else xp.exp(p)
+        want = scale * xp.sum(top, axis=-1) / case.r
+    yield "φ(x)·φ(y) by logarithms", xp.sum(f * g * xp.exp(c + e), axis=-1), want
+    yield "φ(x)·φ(y)", xp.sum(phi(x) * phi(y), axis=-1), want
+
+
+def taylor_kernel(case: FeatureCase, numbers: Numbers) -> Sides:
+    x, y, xp = pairs(case, numbers)
+    phi, u = RandomFeatures("taylor", None), xp.sum(x * y, axis=-1)
+    yield "φ(x)·φ(y)", xp.sum(phi(x) * phi(y), axis=-1), 1 + u + u * u / 2
+
+
+def feature_error(case: FeatureCase, numbers: Numbers) -> Iterator[Sampled]:
+    """MAPS maps of r features each, drawn as one: of blocks, each map is one block."""
+    u = numbers.draw(1, case.d)
+    xp = array_namespace(u)
+    x = 0.6 * u / xp.sqrt(xp.sum(u * u))
+    y = (
+        x / 2
+    )  # so that |x + y| = 0.9: enough to tell directions in blocks from others, and not so much that few draws decide
+    a = {"a": 1.0} if case.phi == "favor++" else {}
+    phi = DRAW["features"](case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)
+    pair = (2, MAPS, case.r // 2) if case.phi in PAIRS else (1, MAPS, case.r)
+    estimates = MAPS * xp.sum(xp.sum(xp.reshape(phi(x) * phi(y), pair), axis=-1), axis=0)
+    SM = xp.exp(xp.sum(x * y))
+    yield Sampled(f"{case.phi}: mean of φ(x)·φ(y)", estimates, SM)
+    yield Sampled(
+        f"{case.phi}: mean squared error", (estimates - SM) ** 2, DRAW["error"](case.phi, x[0], y[0], case.r, **a)
+    )
+
+
+MAPS = 150000
+DRAW: dict[str, Any] = {"features": random_features, "error": mean_squared_error}
+feature = functools.partial(Theorem, needs=("real", "a random feature"), phi=True, cases=CASES, more=more_cases)
+FEATURES = (
+    feature(
+        "rotation_covariance",
+        "φ_ω(R_p x) = φ_{R_{−p}ω}(x), so a state is shifted by turning directions, and prompts stack.",
+        "a real system; RoPE before the kernel; all kinds but taylor",
+        "our derivation",
+        rotation_covariance,
+        lambda case: case.phi != "taylor" and case.rope is not None,
+    ),
+    feature(
+        "log_features",
+        "φ(x)·φ(y) is a mean over directions of exp ω·(x+y), of cosh ω·(x+y) or of cos ω·(x−y), to scale.",
+        "a real system; all kinds but taylor",
+        "Rahimi and Recht 2007, Choromanski et al. 2021, Likhosherstov et al. 2022, as read in notes on them",
+        log_features,
+        lambda case: case.phi != "taylor",
+        ours="the logarithmic form",
+    ),
+    feature(
+        "taylor_kernel",
+        "φ(x)·φ(y) = 1 + u + u²/2, u = x·y.",
+        "a real system, for √2",
+        "Based, Arora et al. 2024",
+        taylor_kernel,
+        lambda case: case.phi == "taylor",
+        cases=TAYLOR,
+        more=lambda seed: (FeatureCase("taylor", 0, 4, 7),),
+    ),
+    feature(
+        "feature_error",
+        "Random features are unbiased, and their mean squared error is what `mean_squared_error` says.",
+        "directions drawn by random_features; sampled, at small |x + y|",
+        "as for log_features; Reid et al. 2023 (simplex)",
+        feature_error,
+        ways=("sampled",),
+        cases=tuple(FeatureCase(phi, 0, 1, 4, 4) for phi in KINDS[:-1]),
+        more=lambda seed: (),
+        ours="the values for orthogonal and simplex directions",
+    ),
+)

@@ -1,0 +1,196 @@
+"""ICLAA: what of it is an identity. How near features come to softmax is none; the tables of examples/15 measure it.
+
+The right side knows nothing of memories: a sum over all positions, in which the similarity of a query and a prompt key is φ(x)·φ(y).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from ...attention.linear_attention import linear_attention
+from ...attention.memory import Memory, Points, join, linear_attention_carried, write
+from ...attention.random_features import KINDS, RandomFeatures
+from ...attention.softmax_attention import softmax_attention
+from ...attention.state import KVCache
+from ...prompt.compression import Compression
+from ...prompt.compression.landmarks import landmarks
+from ...prompt.conversion import convert
+from ...systems.array import array_namespace, host
+from ..theorem import FeatureCase, ModelCase, Numbers, Sides, Theorem
+from .features import drawn
+
+# What is verified. A test that plants a bug replaces an entry.
+ICLAA: dict[str, Any] = {
+    "write": write,
+    "join": join,
+    "carried": linear_attention_carried,
+    "attention": softmax_attention,
+    "convert": convert,
+    "landmarks": landmarks,
+}
+
+# In a quick run, systems that round see every second case, and no others see any: what matters stands first and third.
+ROPES = (("half", 4), ("interleaved", 2))
+SIZES = ((3, 2, 4, 3), (2, 3, 5, 2))
+CASES = tuple(
+    FeatureCase(phi, *SIZES[(i + flip) % 2], rope=ROPES[(i + flip) % 2])
+    for i, phi in enumerate(KINDS)
+    for flip in (0, 1)
+)
+SHALLOW = ModelCase(
+    3, 2, heads=2, groups=1, d=2, m=3, phi="softmax", rope=("interleaved", "before", 2)
+)  # its bounds always say something
+CACHED = (
+    SHALLOW,
+    replace(SHALLOW, M=1, n=3, rope=None),
+    ModelCase(
+        3,
+        2,
+        layers=2,
+        heads=2,
+        groups=1,
+        d=2,
+        m=3,
+        phi="softmax",
+        rope=("half", "before", 2),
+        hidden=2,
+        norm="rms",
+        activation="silu",
+    ),
+    ModelCase(0, 2, phi="softmax"),
+    ModelCase(
+        2,
+        2,
+        layers=2,
+        heads=2,
+        m=2,
+        phi="softmax",
+        hidden=2,
+        norm="layer",
+        activation="gelu",
+        table=9,
+        restart=False,
+        vocabulary=3,
+    ),
+)
+
+
+def scaled(case: FeatureCase, numbers: Numbers, width: int) -> tuple[Any, ...]:
+    """q, k (n, d), v (n, m) of prompt and text together, and √c = d^-¼."""
+    n = case.M + case.n
+    q, k, v = (numbers.draw(n, w) for w in (case.d, case.d, width))
+    xp = array_namespace(q)
+    return q, k, v, xp.sqrt(xp.sqrt(xp.ones_like(q[:1, :1]) / case.d)), xp
+
+
+def carried(case: FeatureCase, numbers: Numbers) -> Sides:
+    phi = drawn(case, numbers) if case.phi != "taylor" else RandomFeatures("taylor", None)
+    q, k, v, _, _ = scaled(case, numbers, 2)
+    want, _ = linear_attention(q, k, v, phi=phi)
+    o, _ = ICLAA["carried"](q, k, v, phi=phi)
+    yield "o", o, want
+    first, memory = ICLAA["carried"](*(x[: case.M, :] for x in (q, k, v)), phi=phi)
+    rest, _ = ICLAA["carried"](*(x[case.M :, :] for x in (q, k, v)), phi=phi, memory=memory)
+    yield f"o, split after {case.M}", array_namespace(q).concat([first, rest], axis=-2), want
+
+
+def iclaa(case: FeatureCase, numbers: Numbers) -> Sides:
+    """Two prompts, each made into the same memory in turn: the second turns the directions of the first."""
+    phi = drawn(case, numbers) if case.phi != "taylor" else RandomFeatures("taylor", None)
+    q, k, v, root, xp = scaled(case, numbers, 2)
+    rope, M = numbers.rope(case.rope[0], "before", case.rope[1]), case.M  # type: ignore[index]
+    half = M // 2 if case.phi != "taylor" else 0
+    memory, directions = None, phi
+    for a, b in ((0, half), (half, M)):  # each prompt ends at −1, seen from where the next text begins
+        if memory is not None:
+            memory = memory.shifted(a - b, rope)
+            directions = memory.phi
+        if b > a:
+            token = ICLAA["write"](directions, root * rope(k[a:b, :], range(a - b, 0)), v[a:b, :])
+            memory = token if memory is None else ICLAA["join"](memory, token)
+    empty = KVCache(k[:0, :], v[:0, :], host(xp.arange(0))[None, :] >= 0, 0, () if memory is None else (memory,))
+    o, _ = ICLAA["attention"](*(x[M:, :] for x in (q, k, v)), rope=rope, cache=empty)
+
+    turned = phi.rotated(rope, half - M) if half else phi
+    x, y = root * rope(q[M:, :], range(case.n)), root * rope(k[:M, :], range(-M, 0))
+    prompt = turned(x) @ xp.matrix_transpose(turned(y))  # (n, M)
+    scores = xp.exp(x @ xp.matrix_transpose(root * rope(k[M:, :], range(case.n))))
+    rows = []
+    for t in range(case.n):
+        sim = xp.concat([prompt[t : t + 1, :], scores[t : t + 1, : t + 1]], axis=-1)
+        seen = xp.concat([v[:M, :], v[M : M + t + 1, :]], axis=-2)
+        rows.append((sim @ seen) / xp.sum(sim, axis=-1, keepdims=True))
+    yield "o", o, xp.concat([v[:0, :], *rows], axis=-2)
+
+
+def nystrom_exact(case: FeatureCase, numbers: Numbers) -> Sides:
+    """K_PP B = K_PY [V 1] is what a memory says of its landmarks; with all keys as landmarks it says as much of every query."""
+    q, k, v, root, xp = scaled(case, numbers, 3)
+    M = case.M + case.n
+    uneven = [(1 if j % 3 else 4) * k[j : j + 1, :] for j in range(M)]  # in length: that is what the scale is for
+    y = root * xp.concat(uneven, axis=-2)
+    for r in (M // 2, M):
+        points, S, z, scale = ICLAA["landmarks"](y, v, host(xp.arange(M)), host(xp.arange(M)) % 3 + 1.0, r)
+        x = root * q if r == M else points
+        num, den, top = Memory(Points(points), S, z, scale).read(x)
+        sim = xp.exp(x @ xp.matrix_transpose(y))
+        yield f"numerator from {r} landmarks", xp.exp(top) * num, sim @ v
+        yield f"denominator from {r} landmarks", xp.exp(top) * den, xp.sum(sim, axis=-1, keepdims=True)
+
+
+def cache_conversion(case: ModelCase, numbers: Numbers) -> Sides:
+    model = numbers.model(case)
+    if case.vocabulary:
+        both = numbers.integers(0, case.vocabulary - 1, case.M + case.n)
+        prompt, text = both[: case.M], both[case.M :]
+    else:
+        both = numbers.draw(case.M + case.n, case.width)
+        prompt, text = both[: case.M, :], both[case.M :, :]
+    want = model(both, form=softmax_attention)[case.M :, :]
+    yield "output from the cache", ICLAA["convert"](model, prompt, restart=case.restart)(text), want
+    if case.M:
+        kept = ICLAA["convert"](model, prompt, restart=case.restart, by=Compression("cache"))
+        yield "output from a memory of all tokens", kept(text), want
+
+
+CHEN = "Chen et al. 2024 (ICLAA), as read in notes on it"
+theorem = functools.partial(Theorem, needs=("real", "softmax attention"), cases=CASES)
+APPROXIMATIONS = (
+    theorem(
+        "carried_eq_sum",
+        "Features by logarithms, with a log-scale carried along, give what plain features give, split or not.",
+        "a real, ordered system; denominators ≠ 0, as for all kinds but trigonometric",
+        "our derivation",
+        carried,
+        lambda case: case.phi != "trigonometric",
+    ),
+    theorem(
+        "iclaa",
+        "With memories of prompts, attention is the sum over all positions with φ(x)·φ(y) for their similarities.",
+        "a real, ordered system; RoPE before the kernel; denominators ≠ 0",
+        CHEN,
+        iclaa,
+        lambda case: case.rope is not None,
+        ours="stacked prompts, by turned directions; the carried scale",
+    ),
+    theorem(
+        "nystrom_exact",
+        "K_PP⁻¹ K_PY [V 1] is exact at the landmarks P, and everywhere if every key is one.",
+        "a real, ordered system; no key twice",
+        "Williams and Seeger 2001; our derivation",
+        nystrom_exact,
+        lambda case: case.phi == "positive" and case.M + case.n > 1,
+        cases=(FeatureCase("positive", 2, 2, 3), FeatureCase("positive", 1, 1, 1), FeatureCase("positive", 1, 4, 4)),
+    ),
+    theorem(
+        "cache_conversion",
+        "A softmax model that carries its KV cache puts out what it puts out on prompt and input.",
+        "a real, ordered system; relative positions, or positions that go on",
+        "folklore",
+        cache_conversion,
+        needs=("real", "a softmax model"),
+        cases=CACHED,
+    ),
+)

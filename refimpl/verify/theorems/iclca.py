@@ -1,0 +1,474 @@
+"""The theorems of ICLCA: a prompt becomes biases.
+
+The two sides are computed independently: the prompted side is the definition, summed over the positions 0 … M+n−1 of prompt
+and input; the converted side has the input and the biases, and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...attention.feature_maps import feature_map, pair
+from ...attention.state import State, join, shift
+from ...model.config import Config, Rotary
+from ...model.token_wise import norm
+from ...model.transformer import Form, Model, keys_values, transformer
+from ...prompt.conversion import convert, unconvert
+from ...systems.array import array_namespace, seed_of
+from ..conversion_check import counted
+from ..probes import Probe, exact_probe
+from ..theorem import Case, ModelCase, Numbers, Sides, Theorem, record
+from .identities import FORMS, states
+
+# What is verified. A test that plants a bug replaces an entry.
+CONVERSION: dict[str, Callable[..., Any]] = {"convert": convert, "unconvert": unconvert, "model": transformer}
+
+# Exact systems run those without roots and exponentials; the last two are for the others.
+TURNED = ModelCase(3, 2, layers=2, width=3, heads=2, rope=("half", "after", 2))
+BEFORE = ModelCase(2, 3, layers=2, d=3, m=2, normalise=False, rope=("interleaved", "before", 2), biased=True, start=5)
+PREFIX = ModelCase(3, 1, width=3, heads=2, mask="full", rope=("interleaved", "after", 2), start=-4)
+ABSOLUTE = ModelCase(2, 2, layers=2, mask="full", table=7, restart=False, start=3)
+GROUPED = ModelCase(1, 1, width=3, heads=4, groups=2, norm="layer_rational", hidden=2, gated=True, vocabulary=5)
+PARALLEL = ModelCase(
+    2, 1, layers=2, order="parallel", hidden=2, phi="polynomial(2)", d=1, vocabulary=4, tied=False, batch=(2,)
+)
+NO_PROMPT = ModelCase(0, 2, order="post", norm="rms_rational", start=2)
+GPT = ModelCase(
+    3,
+    1,
+    layers=2,
+    width=4,
+    heads=2,
+    phi="elu+1",
+    rope=("half", "after", 2),
+    norm="layer",
+    hidden=3,
+    activation="gelu",
+    biased=True,
+)
+LLAMA = ModelCase(
+    2,
+    1,
+    layers=2,
+    width=4,
+    heads=2,
+    groups=1,
+    phi="elu+1",
+    rope=("half", "before", 2),
+    restart=False,
+    order="post",
+    norm="rms",
+    hidden=3,
+    activation="silu",
+    gated=True,
+    vocabulary=6,
+)
+MODELS = (TURNED, BEFORE, PREFIX, ABSOLUTE, GROUPED, PARALLEL, NO_PROMPT, GPT, LLAMA)
+DEEP = (
+    ModelCase(2, 1, layers=3, width=3, heads=2, rope=("half", "after", 2), norm="layer_rational", hidden=2, gated=True),
+    ModelCase(
+        2,
+        1,
+        layers=2,
+        width=2,
+        groups=1,
+        heads=2,
+        phi="polynomial(2)",
+        order="post",
+        norm="rms_rational",
+        hidden=2,
+        mask="full",
+    ),
+)
+ONE_LAYER = (
+    ModelCase(3, 1, d=4, m=3, rope=("half", "after", 4), start=2),
+    ModelCase(2, 1, d=3, m=2, normalise=False, rope=("interleaved", "before", 2), start=-3),
+    ModelCase(3, 1, heads=2, groups=1, phi="elu+1", rope=("half", "before", 2), restart=False, norm="layer"),
+    ModelCase(2, 1, norm="rms_rational", phi="polynomial(2)"),
+)
+# Denominators that are sums of positive numbers, so that errors are those of rounding and not of one badly conditioned quotient.
+ROUNDING = (
+    replace(GPT, M=6, n=5, layers=2, width=6, m=3, hidden=6),
+    replace(LLAMA, M=6, n=5, width=6, m=3, hidden=6, vocabulary=0),
+)
+
+
+def more_models(seed: int) -> tuple[ModelCase, ...]:
+    """All shapes above and twenty drawn from the seed; those with norms and MLPs have one layer, for in ℚ their numbers grow beyond use."""
+    rng = random.Random(seed_of("models", seed))
+
+    def draw() -> ModelCase:
+        d, heads, real, plain = rng.randint(1, 3), rng.choice([1, 2, 4]), rng.random() < 0.4, rng.random() < 0.5
+        phi = rng.choice(["elu+1", "exp", "taylor2"] if real else ["identity", "identity", "polynomial(2)"])
+        turned = 2 * rng.randint(0, d // 2) if phi in ("elu+1", "exp", "identity") else 0
+        return ModelCase(
+            M=rng.randint(0, 5),
+            n=rng.randint(0, 4),
+            layers=rng.randint(1, 2) if plain or real else 1,
+            width=rng.randint(2, 4),
+            heads=heads,
+            groups=rng.choice([None, 1, heads]),
+            d=d,
+            m=rng.randint(1, 3),
+            phi=phi,
+            normalise=rng.random() < 0.7,
+            rope=rng.choice([None, (rng.choice(["half", "interleaved"]), rng.choice(["after", "before"]), turned)]),
+            order=rng.choice(["pre", "post", "parallel"]),
+            hidden=0 if plain else 2,
+            norm="none" if plain else rng.choice(["layer", "rms"]) + "_rational" * (not real),
+            activation=rng.choice(["gelu", "silu", "relu"]) if real else "quadratic",
+            gated=rng.random() < 0.5,
+            biased=rng.random() < 0.5,
+            vocabulary=rng.choice([0, 5]),
+            tied=rng.random() < 0.5,
+            mask=rng.choice(["causal", "full"]),
+            start=rng.choice([None, rng.randint(-5, 900)]),
+        )
+
+    drawn = (draw() for _ in range(1000))
+    return (*MODELS, *itertools.islice((case for case in drawn if case.valid()), 20))
+
+
+@dataclass
+class Problem:
+    """A model, a prompt and an input, drawn for a case."""
+
+    model: Model
+    prompt: Any
+    text: Any
+    both: Any
+
+    @classmethod
+    def of(cls, case: ModelCase, numbers: Numbers) -> Problem:
+        model = numbers.model(case)
+        if case.start is not None:
+            model = replace(model, biases=tuple(drawn_state(case, numbers) for _ in range(case.layers)))
+        if case.vocabulary:
+            count = case.batch[0] if case.batch else 1
+            ids = [numbers.integers(0, case.vocabulary - 1, case.M + case.n) for _ in range(count)]
+            prompt, text = [row[: case.M] for row in ids], [row[case.M :] for row in ids]
+            return cls(model, prompt, text, ids) if case.batch else cls(model, prompt[0], text[0], ids[0])
+        x = numbers.draw(*case.batch, case.M + case.n, case.width)
+        return cls(model, x[..., : case.M, :], x[..., case.M :, :], x)
+
+    def prompted(self, case: ModelCase, form: Form | None = None, **options: Any) -> Any:
+        """The definition (or another form) over all positions, of which the input's are shown."""
+        o, _ = CONVERSION["model"](
+            self.model,
+            self.both,
+            form=form or FORMS["sum"],
+            mask=case.M if case.mask == "full" else "causal",
+            **options,
+        )
+        return o[..., case.M :, :]
+
+    def converted(self, case: ModelCase, **options: Any) -> Model:
+        return CONVERSION["convert"](
+            self.model, self.prompt, mask=case.mask, restart=case.restart, form=FORMS["recurrent"], **options
+        )
+
+    def read(self, converted: Model, **options: Any) -> Any:
+        """The input alone, through the converted model."""
+        return CONVERSION["model"](converted, self.text, form=FORMS["chunked"], **options)[0]
+
+
+def drawn_state(case: ModelCase, numbers: Numbers) -> State:
+    groups, r = case.groups or case.heads, feature_map(case.phi)(numbers.draw(1, case.d)).shape[-1]
+    return State(numbers.draw(groups, r, case.m), numbers.draw(groups, r), case.start or 0)
+
+
+def iclca(case: ModelCase, numbers: Numbers) -> Sides:
+    problem = Problem.of(case, numbers)
+    yield "output", problem.read(problem.converted(case)), problem.prompted(case)
+
+
+def iclca_layers(case: ModelCase, numbers: Numbers) -> Sides:
+    """After each layer both sides are compared, and then given the same new activations."""
+    problem, seen = Problem.of(case, numbers), {}
+    fresh = [numbers.draw(*case.batch, case.M + case.n, case.width) for _ in range(case.layers)]
+
+    def renewed(side: str, first: int, last: int) -> Callable[[int, Any], Any]:
+        def between(i: int, x: Any) -> Any:
+            seen[side, i] = x
+            return fresh[i][..., first:last, :]
+
+        return between
+
+    want = problem.prompted(case, between=renewed("prompted", 0, case.M + case.n))
+    converted = problem.converted(case, between=renewed("prompt", 0, case.M))
+    got = problem.read(converted, between=renewed("input", case.M, case.M + case.n))
+    for i in range(case.layers):
+        yield f"prompt after layer {i}", seen["prompt", i], seen["prompted", i][..., : case.M, :]
+        yield f"input after layer {i}", seen["input", i], seen["prompted", i][..., case.M :, :]
+    yield "output", got, want
+
+
+def bias_formula(case: ModelCase, numbers: Numbers) -> Sides:
+    problem, by = Problem.of(case, numbers), -case.M if case.restart else 0
+    model, start = problem.model, case.start or 0
+    gain = [model.of_layer(0)[name] for name in ("gain_1", "offset_1") if name in model.of_layer(0)]
+    y = (
+        problem.prompt
+        if case.order == "post"
+        else norm(problem.prompt, *gain, kind=case.norm, epsilon=model.config.epsilon)
+    )
+    k, v = keys_values(model, 0, y)
+    _, phi = pair("verify", case.phi)
+    at, rope, xp = [start + j + by for j in range(case.M)], model.rope, array_namespace(v)
+    before, after = (
+        rope if rope and rope.placement == placement else lambda x, _: x for placement in ("before", "after")
+    )
+    g = phi(before(k, at))
+    f = after(g, at)
+    S, z = xp.sum(f[..., :, None] * v[..., None, :], axis=-3), xp.sum(g, axis=-2)
+    if model.biases:
+        old = model.biases[0]
+        S = S + xp.matrix_transpose(after(before(xp.matrix_transpose(old.S), [by] * case.m), [by] * case.m))
+        z = z + before(old.z[..., None, :], [by])[..., 0, :]
+    yield from states("bias", problem.converted(case).biases[0], State(S, z, start + case.M + by))  # type: ignore[index]
+
+
+def theorem_4_1(case: ModelCase, numbers: Numbers) -> Sides:
+    problem = Problem.of(case, numbers)
+    X, W_K, W_V = problem.prompt, problem.model.weights["layers.0.W_K"], problem.model.weights["layers.0.W_V"]
+    transpose, (old,) = array_namespace(X).matrix_transpose, problem.model.biases or (None,)
+    want = (transpose(W_K) @ transpose(X) @ X @ W_V)[None, ...]
+    yield "b_KV", problem.converted(case).biases[0].S, want if old is None else old.S + want  # type: ignore[index]
+
+
+def composition(case: ModelCase, numbers: Numbers) -> Sides:
+    problem, convert = Problem.of(case, numbers), CONVERSION["convert"]
+    whole = problem.converted(case)
+    for t in range(case.M + 1):
+        first = convert(problem.model, cut(case, problem.prompt, 0, t), restart=case.restart)
+        both = convert(first, cut(case, problem.prompt, t, case.M), restart=case.restart)
+        yield from model_states(f"split at {t}", both, whole)
+    yield from model_states(
+        "streamed", convert(problem.model, problem.prompt, restart=case.restart, chunk=case.chunk), whole
+    )
+
+
+def removal(case: ModelCase, numbers: Numbers) -> Sides:
+    problem, strength = Problem.of(case, numbers), numbers.draw()
+    half = case.M // 2
+    options = {"mask": case.mask, "restart": case.restart}
+    first = CONVERSION["convert"](problem.model, cut(case, problem.prompt, 0, half), **options)
+    for name, λ in (("removed", 1), ("removed at strength λ", strength)):
+        second = cut(case, problem.prompt, half, case.M)
+        both = CONVERSION["convert"](first, second, strength=λ, **options)
+        yield from model_states(name, CONVERSION["unconvert"](both, second, strength=λ, **options), first)
+
+
+def strength(case: ModelCase, numbers: Numbers) -> Sides:
+    """The prompted side counts each prompt token λ times for the input, and once for the prompt."""
+    problem, λ = Problem.of(case, numbers), numbers.draw()
+    want = problem.prompted(case, form=counted(FORMS["sum"], case.M, λ))
+    yield "output at strength λ", problem.read(problem.converted(case, strength=λ)), want
+
+
+def join_converted(case: ModelCase, numbers: Numbers) -> Sides:
+    problem, half = Problem.of(case, numbers), case.M // 2
+    P1, P2 = cut(case, problem.prompt, 0, half), cut(case, problem.prompt, half, case.M)
+    b1, b2 = (CONVERSION["convert"](problem.model, P).biases[0] for P in (P1, P2))
+    rope, M2 = problem.model.rope, case.M - half
+    joined = shift(join(b1, b2, rope=rope, phi=case.phi, origin=-M2), -M2, rope=rope, phi=case.phi)
+    yield from states("joined", joined, problem.converted(case).biases[0])  # type: ignore[index]
+
+
+def cut(case: ModelCase, text: Any, first: int, last: int) -> Any:
+    """Some tokens of a text, which is ids or vectors."""
+    if not case.vocabulary:
+        return text[..., first:last, :]
+    return [row[first:last] for row in text] if case.batch else text[first:last]
+
+
+def model_states(name: str, left: Model, right: Model) -> Sides:
+    for i, (a, b) in enumerate(zip(left.biases or (), right.biases or (), strict=True)):
+        yield from states(f"{name}: layer {i}", a, b)
+
+
+def iclca_probes(case: Case, numbers: Numbers) -> Sides:
+    """A model of one layer that reads x = [q k v 0] by selections and writes o in place of the 0: nothing rounds. Split everywhere."""
+    options = {"n": case.n, "r": case.d, "m": case.m, "normalise": case.normalise, "start": case.start is not None}
+    probe = exact_probe(numbers.system, **options, layout=case.rope and case.rope[0], seed=numbers.seed)  # type: ignore[arg-type]
+    model, x = selecting_model(numbers.system, probe, case)
+    xp = array_namespace(x)
+    record(numbers.digest, x)
+    for M in range(case.n + 1):
+        y = CONVERSION["model"](CONVERSION["convert"](model, x[:M, :]), x[M:, :], form=FORMS["chunked"])[0]
+        o = xp.reshape(y[:, -2 * case.m :], (case.n - M, 2, case.m))
+        yield f"after {M} tokens: o", xp.moveaxis(o, -2, -3), probe.expected[..., M:, :]
+
+
+def selecting_model(system: Any, probe: Probe, case: Case) -> tuple[Model, Any]:
+    """The model, and x."""
+    xp, n = array_namespace(probe.q), case.n
+    parts = [xp.reshape(xp.moveaxis(y, -3, -2), (n, 2 * y.shape[-1])) for y in (probe.q, probe.k, probe.v, 0 * probe.v)]
+    widths = [y.shape[-1] for y in parts]
+    eye = np.eye(sum(widths), dtype=int)
+    starts = [sum(widths[:i]) for i in range(4)]
+    select = {
+        name: system.convert(eye[:, a : a + w])
+        for name, a, w in zip(("W_Q", "W_K", "W_V"), starts, widths, strict=False)
+    }
+    weights = {f"layers.0.{name}": w for name, w in (select | {"W_O": system.convert(eye[starts[3] :, :])}).items()}
+    rope, rotary = probe.options.get("rope"), None
+    if rope is not None:
+        rotary = Rotary(2 * (case.d // 2), rope.layout, rope.placement, None)
+        weights["rope.c"], weights["rope.s"] = (part[0, :] for part in rope.table([1]))
+    config = Config(
+        1, sum(widths), 2, d=case.d, m=case.m, phi="identity", normalise=case.normalise, rope=rotary, norm="none"
+    )
+    state = probe.options.get("state")
+    return Model(config, weights, None if state is None else (state,)), xp.concat(parts, axis=-1)
+
+
+def causal(case: ModelCase) -> bool:
+    return case.mask == "causal"
+
+
+def prefix(case: ModelCase) -> bool:
+    return case.mask == "full"
+
+
+def one_layer(case: ModelCase) -> bool:
+    return case.layers == 1 and not case.vocabulary and causal(case)
+
+
+def rounding_again(seed: int) -> tuple[ModelCase, ...]:
+    """The same shapes, other numbers: the chunk is part of the seed."""
+    return tuple(replace(case, chunk=chunk) for case in ROUNDING for chunk in range(3, 13))
+
+
+def nothing(seed: int) -> tuple[ModelCase, ...]:
+    return ()
+
+
+CHEN = "Chen et al. 2024, Theorem 4.5, as read in notes on it"
+SIMPLE = (
+    ModelCase(2, 1, width=2, d=1, m=3, normalise=False, start=0),
+    ModelCase(3, 1, width=3, d=2, m=2, normalise=False),
+)
+PROBES = (
+    Case(5, 4, 3, start=3, rope=("half", "after", 4)),
+    Case(4, 2, 1, rope=("interleaved", "after", 2)),
+    Case(6, 3, 2, normalise=False),
+)
+ASSUMES = "causal; relative positions, or positions that go on; a denominator that is a sum over tokens, and not 0"
+ANY_PROMPT = ASSUMES.replace("causal", "prompt activations do not depend on the input")
+WITHIN = "sums and denominators the format holds exactly; φ = identity"
+
+theorem = functools.partial(Theorem, cases=MODELS, more=more_models, needs=("field", "a model"))
+CONVERSIONS = (
+    theorem(
+        "iclca",
+        "The converted model, on the input alone, puts out what the model puts out on prompt and input.",
+        ASSUMES,
+        CHEN,
+        iclca,
+        causal,
+        ours="conversion on top of biases; grouped queries; positions that go on",
+    ),
+    theorem(
+        "iclca_layers",
+        "The same layer by layer, at any depth: what enters a layer of both sides alike leaves it alike.",
+        ANY_PROMPT,
+        CHEN,
+        iclca_layers,
+        cases=(*DEEP[::-1], GPT, LLAMA),
+        ours="the check by new activations after each layer",
+    ),
+    theorem(
+        "iclca_prefix",
+        "The same where the prompt's tokens all see each other, and the input is causal.",
+        ANY_PROMPT,
+        "our extension of Chen et al. 2024",
+        iclca,
+        prefix,
+        cases=(ABSOLUTE, PREFIX),
+        ours="all of it; the paper's assumption is a causal mask",
+    ),
+    theorem(
+        "iclca_bias",
+        "b'_KV = R_{-M} b_KV + Σ R_{j-M} φ(k'_j) v'_jᵀ; b'_D = b_D + Σ φ(k'_j), which RoPE after φ never turns.",
+        ASSUMES,
+        CHEN,
+        bias_formula,
+        one_layer,
+        cases=ONE_LAYER,
+        ours="positions from 0; RoPE before the kernel; positions that go on",
+    ),
+    theorem(
+        "iclca_linear",
+        "Without φ, denominator and positions, b'_KV = b_KV + W_Kᵀ X'ᵀ X' W_V.",
+        "one head; φ = identity; unnormalised; no positions",
+        CHEN.replace("4.5", "4.1"),
+        theorem_4_1,
+        cases=SIMPLE,
+        more=nothing,
+    ),
+    theorem(
+        "iclca_composition",
+        "Converting P1 and then P2 is converting P1 ++ P2, wherever the text is split, or streamed in pieces.",
+        ASSUMES,
+        "our derivation",
+        composition,
+        causal,
+        cases=(replace(TURNED, M=2, chunk=1), replace(BEFORE, chunk=1), LLAMA),
+    ),
+    theorem(
+        "iclca_removal",
+        "The prompt converted last can be taken out again, at any strength.",
+        ANY_PROMPT + "; last in, first out",
+        "our derivation",
+        removal,
+        cases=(TURNED, replace(PREFIX, layers=2)),
+    ),
+    theorem(
+        "iclca_strength",
+        "Biases scaled by λ count each prompt token λ times for the input.",
+        ANY_PROMPT,
+        "our derivation",
+        strength,
+        cases=(ABSOLUTE, TURNED, LLAMA),
+    ),
+    theorem(
+        "iclca_join",
+        "In one layer, biases converted independently join by a shift: R_{-M2} b_1 + b_2.",
+        "one layer; " + ASSUMES,
+        "our derivation",
+        join_converted,
+        lambda case: one_layer(case) and case.restart and case.start is None,
+        cases=(
+            ModelCase(3, 1, rope=("half", "after", 2)),
+            ModelCase(2, 1, normalise=False, rope=("half", "before", 2)),
+        ),
+    ),
+    theorem(
+        "iclca_probes",
+        "Where no operation rounds, the converted model equals the definition over ℚ bit for bit, split anywhere.",
+        WITHIN,
+        "our derivation",
+        iclca_probes,
+        ways=("probe",),
+        cases=PROBES,
+        more=nothing,
+    ),
+    theorem(
+        "iclca_error",
+        "Over all these instances, the converted model rounds no more than twice as badly as the prompted one.",
+        ASSUMES + "; measured, not proved",
+        "our measurement",
+        iclca,
+        ways=("oracle",),
+        cases=ROUNDING,
+        more=rounding_again,
+    ),
+)

@@ -1,0 +1,65 @@
+"""A whole model of the shape of GPT-2 small, verified exactly: 85 million weights modulo a prime, `==` on every output.
+
+The prompted side reads all positions by masked scores. The converted side pushes the prompt through by chunks, and then has the
+biases alone, from which it reads the input token by token. The degree of so deep a model is far beyond p: that both agree is proof
+for the numbers drawn and says nothing of others, with any probability.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+from ..theorem import ModelCase, Numbers, Sides, Theorem
+from .iclca import ASSUMES, CHEN, CONVERSION, Problem
+from .identities import FORMS
+
+P = (
+    2**21 - 9
+)  # a matrix product needs one product of floats; one draw in eleven or so should have a zero denominator, to be drawn again
+
+
+def shape(*, layers: int = 12, heads: int = 12, width: int = 768, prompt: int = 1024, text: int = 64) -> ModelCase:
+    """GPT-2, with RoPE for its absolute positions, φ = identity for softmax, rational norms and activation, vectors for token ids."""
+    d = width // heads
+    return ModelCase(
+        prompt,
+        text,
+        layers,
+        width,
+        heads,
+        d=d,
+        m=d,
+        rope=("half", "after", d),
+        norm="layer_rational",
+        hidden=4 * width,
+        biased=True,
+    )
+
+
+def two_sides(case: ModelCase, numbers: Numbers) -> Sides:
+    """By forms that share no formula; the time of each goes into the notes."""
+    problem, clock = Problem.of(case, numbers), [time.perf_counter()]
+    want = problem.prompted(case, form=FORMS["quadratic"])
+    clock.append(time.perf_counter())
+    converted = CONVERSION["convert"](problem.model, problem.prompt, form=FORMS["chunked"])
+    clock.append(time.perf_counter())
+    got, _ = CONVERSION["model"](converted, problem.text, form=FORMS["recurrent"])
+    clock.append(time.perf_counter())
+    prompted, convert, read = (after - before for before, after in pairwise(clock))
+    numbers.notes = f"; prompted {prompted:.1f} s, convert {convert:.1f} s, converted {read:.1f} s"
+    yield "output", got, want
+
+
+GPT2_SMALL = Theorem(
+    "iclca_gpt2_small",
+    "A model of the shape of GPT-2 small, converted, puts out what it puts out on prompt and input.",
+    ASSUMES,
+    CHEN,
+    two_sides,
+    ways=("equality",),
+    needs=("field", "a model"),
+    more=lambda seed: (shape(),),
+    certified=False,
+    only=f"GF({P})",
+)

@@ -1,0 +1,208 @@
+"""The theorems of recurrent layers: a running state is an explicit sum, and a prompt is an initial state.
+
+The right side is the sum over the positions of prompt and text, which forms no state; the left side has the text and a state.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from ...model.recurrence import recurrence, recurrence_sum, wkv4, wkv4_sum
+from ...model.rwkv import Rwkv
+from ...model.transformer import Model, transformer
+from ...systems import seed_of
+from ..theorem import Numbers, RecurrentCase, Sides, Theorem
+from .identities import part, tokens
+
+# What is verified. A test that plants a bug replaces an entry.
+FORMS: dict[str, Callable[..., Any]] = {
+    "recurrent": recurrence,
+    "sum": recurrence_sum,
+    "wkv4": wkv4,
+    "wkv4_sum": wkv4_sum,
+    "model": transformer,
+}
+
+
+def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """Of a recurrence: its arguments, and its options without and with tokens."""
+    n, d, m = case.M + case.n, case.d, case.m
+    arrays = [numbers.draw(*case.heads, n, width) for width in (d, d, d, m)]
+    options = {}
+    if case.start:
+        options["S"] = numbers.draw(*case.heads, d, m)
+    if case.bonus:
+        options["u"] = numbers.draw(d)
+    return arrays, options, {name: numbers.draw(*case.heads, n, d) for name in ("a", "b") if case.turned}
+
+
+def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers) -> Sides:
+    arrays, options, turned = problem(case, numbers)
+    (o, S), (want, end) = (FORMS[form](*arrays, **options, **turned) for form in ("recurrent", "sum"))
+    yield "o", o, want
+    yield "S", S, end
+
+
+def recurrence_split(case: RecurrentCase, numbers: Numbers) -> Sides:
+    """Wherever a text is cut in two."""
+    arrays, options, turned = problem(case, numbers)
+    N = case.M + case.n
+    want, end = FORMS["sum"](*arrays, **options, **turned)
+
+    def read(start: int, stop: int, **past: Any) -> Any:
+        rank_one = dict(zip(turned, part(turned.values(), start, stop), strict=True))
+        return FORMS["recurrent"](*part(arrays, start, stop), **options | past, **rank_one)
+
+    for t in range(N + 1):
+        first, middle = read(0, t)
+        rest, last = read(t, N, S=middle)
+        yield f"split at {t}: o", tokens(first, rest), want
+        yield f"split at {t}: S", last, end
+
+
+def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers) -> Sides:
+    w, u = numbers.draw(case.d), numbers.draw(case.d)
+    k, v = (numbers.draw(*case.heads, case.M + case.n, case.d) for _ in range(2))
+    state = tuple(numbers.draw(*case.heads, case.d) for _ in range(3)) if case.start else None
+    if state:  # a denominator is a sum of exponentials
+        num, den, exponent = state
+        state = num, den * den, exponent
+    want, end = FORMS["wkv4_sum"](w, u, k, v, state=state)
+    o, after = FORMS["wkv4"](w, u, k, v, state=state)
+    _, middle = FORMS["wkv4"](w, u, k[..., : case.M, :], v[..., : case.M, :], state=state)
+    text, last = FORMS["wkv4"](w, u, k[..., case.M :, :], v[..., case.M :, :], state=middle)
+    yield "o", o, want
+    yield "o after a prompt", text, want[..., case.M :, :]
+    for i, name in enumerate(("num", "den", "exponent")):
+        yield name, after[i][..., None, :], end[i][..., None, :]
+        yield f"{name} after a prompt", last[i][..., None, :], end[i][..., None, :]
+
+
+def rwkv_state(case: RecurrentCase, numbers: Numbers) -> Sides:
+    heads = case.heads[0] if case.heads else 1
+    config = Rwkv(
+        case.version,
+        case.layers,
+        case.d * heads,
+        heads,
+        case.m,
+        case.vocabulary,
+        (case.m,) * (4 * (case.version == "7")),
+    )
+    weights = {name: numbers.draw(*shape) for name, shape in config.shapes.items()}
+    N = case.M + case.n
+    text: Any = numbers.integers(0, case.vocabulary - 1, N) if case.vocabulary else numbers.draw(N, config.width)
+    model = Model(config, weights)
+    want, end = FORMS["model"](model, text, form="sum")
+    _, states = FORMS["model"](model, text[: case.M])
+    o, last = FORMS["model"](model.carrying(states), text[case.M :])
+    yield "output", o, want[case.M :, :]
+    for i, (a, b) in enumerate(zip(last, end, strict=True)):
+        for name in b.parts:
+            yield f"layer {i}: {name}", *(x.parts[name] if name == "S" else x.parts[name][None, :] for x in (a, b))
+        yield f"layer {i}: position", a.position, b.position
+
+
+# In a quick run, systems that round see every second of these.
+MATRICES = (
+    RecurrentCase(1, 2, 3, 2, heads=(2,), start=True, turned=True),
+    RecurrentCase(0, 0, 2, 3, start=True, bonus=True),
+    RecurrentCase(2, 3, 2, 3, start=True, bonus=True),
+    RecurrentCase(2, 3, 3, 1, turned=True),
+    RecurrentCase(1, 1, 1, 2, heads=(3, 2), start=True, bonus=True, turned=True),
+    RecurrentCase(1, 0, 2, 1),
+)
+QUOTIENTS = (RecurrentCase(2, 4, 2, 0, heads=(2,), start=True), RecurrentCase(0, 1, 1, 0), RecurrentCase(4, 3, 3, 0))
+MODELS = (
+    RecurrentCase(2, 1, 3, 4, version="4", layers=2, vocabulary=5),
+    RecurrentCase(1, 2, 3, 2, heads=(2,), version="5.1", layers=2),
+    RecurrentCase(2, 1, 3, 2, heads=(2,), version="5.2", layers=2),
+    RecurrentCase(0, 2, 3, 2, heads=(1,), version="7", vocabulary=3),
+    RecurrentCase(2, 1, 3, 2, heads=(2,), version="7", layers=2),
+)
+
+
+def more_matrices(seed: int) -> tuple[RecurrentCase, ...]:
+    rng = random.Random(seed_of("recurrences", seed))
+
+    def draw() -> RecurrentCase:
+        sizes = rng.randint(0, 6), rng.randint(0, 6), rng.randint(1, 4), rng.randint(0, 4)
+        start, bonus, turned = (rng.random() < 0.6 for _ in range(3))
+        return RecurrentCase(*sizes, rng.choice([(), (2,), (2, 3)]), start, bonus, turned)
+
+    return tuple(draw() for _ in range(20))
+
+
+def more_quotients(seed: int) -> tuple[RecurrentCase, ...]:
+    return tuple(RecurrentCase(M, n, 2, 0, start=M % 2 == 0) for M, n in ((0, 7), (5, 4), (6, 0), (9, 9)))
+
+
+def more_models(seed: int) -> tuple[RecurrentCase, ...]:
+    return tuple(
+        RecurrentCase(M, n, 3, 4, heads=(2,) * (version != "4"), version=version, layers=layers)
+        for version in ("4", "5.1", "5.2", "7")
+        for M, n, layers in ((5, 3, 2), (1, 4, 3), (4, 1, 1))
+    )
+
+
+def matrix(case: RecurrentCase) -> bool:
+    return not case.version
+
+
+def model(case: RecurrentCase) -> bool:
+    return bool(case.version)
+
+
+OURS = "the statement; the sum, which is the definition"
+theorem = functools.partial(Theorem, phi=False)
+RECURRENCES = (
+    theorem(
+        "recurrence_eq_sum",
+        "S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read after or before the write, is an explicit sum.",
+        "none",
+        "RWKV-5, -6, -7: Peng et al. 2024, 2025",
+        recurrence_eq_sum,
+        matrix,
+        ours=OURS,
+        needs=("ring", "a recurrence"),
+        cases=MATRICES,
+        more=more_matrices,
+    ),
+    theorem(
+        "recurrence_split",
+        "A prompt is an initial state: the text, read from the state after it, gives the sum over prompt and text.",
+        "none",
+        "our derivation",
+        recurrence_split,
+        matrix,
+        needs=("ring", "a recurrence"),
+        cases=MATRICES,
+        more=more_matrices,
+    ),
+    theorem(
+        "wkv4_eq_sum",
+        "RWKV-4's running quotient, in units of a running maximum, is a quotient of sums; a prompt is an initial state.",
+        "none",
+        "RWKV-4: Peng et al. 2023",
+        wkv4_eq_sum,
+        matrix,
+        ours=OURS,
+        needs=("real", "RWKV-4's quotient"),
+        cases=QUOTIENTS,
+        more=more_quotients,
+    ),
+    theorem(
+        "rwkv_state",
+        "A whole RWKV model, on the text alone from the states after a prompt, reads as it does on prompt and text.",
+        "none",
+        "our derivation",
+        rwkv_state,
+        model,
+        needs=("real", "RWKV"),
+        cases=MODELS,
+        more=more_models,
+    ),
+)

@@ -1,0 +1,335 @@
+"""What cannot be done: small exact witnesses that ICLCA needs its assumptions, and that nothing less than its biases will do.
+
+A witness of "≠" is one instance, in numbers that can be followed by hand; what does hold stands beside it with "=".
+Each function takes what it turns on as an argument: take that away, and the witness must fall.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...attention.linear_attention import linear_attention
+from ...attention.state import State, join, shift
+from ...errors import choose
+from ...model.config import Config, Rotary
+from ...model.transformer import Model, keys_values
+from ...prompt.conversion import convert, unconvert
+from ...systems import QQ, Degrees
+from ...systems.array import array_namespace
+from ..theorem import Case, Different, Numbers, Sides, Theorem
+from .identities import tokens as then
+
+
+def adder(system: Any, layers: int, *, rope: bool = False, positions: Sequence[int] = ()) -> Model:
+    """A model of one or two layers that add, on tokens (1, x, 0, 0):
+
+        y_t = Σ_{s≤t} x_s        z_t = Σ_{s≤t} y_s²        ->  (1, x, y, z)
+
+    y by layer 1, with q = k = 1 and v = x; z by layer 2, with q = 1 and k = v = y; no denominators. A prompt becomes the biases
+    Σ x and Σ y², and whatever the biases are, the output shows them. RoPE turns by 90° at each position: s counts cos((t−s)π/2) times.
+    """
+    d = 2 if rope else 1
+    rotary = Rotary(width=2, base=None) if rope else None
+    config = Config(
+        layers, width=4, d=d, phi="identity", normalise=False, norm="none", rope=rotary, table=len(positions)
+    )
+
+    def one(height: int, width: int, row: int, column: int = 0) -> Any:
+        return system.convert([[int((i, j) == (row, column)) for j in range(width)] for i in range(height)])
+
+    weights: dict[str, Any] = {}
+    for i, (key, value) in enumerate([(0, 1), (2, 2)][:layers]):
+        made = {"W_Q": one(4, d, 0), "W_K": one(4, d, key), "W_V": one(4, 1, value), "W_O": one(1, 4, 0, i + 2)}
+        weights |= {f"layers.{i}.{name}": w for name, w in made.items()}
+    if rope:
+        weights |= {"rope.c": system.convert([0]), "rope.s": system.convert([1])}
+    if positions:
+        weights["positions"] = system.convert([[0, p, 0, 0] for p in positions])
+    return Model(config, weights)
+
+
+def text(system: Any, *xs: int) -> Any:
+    return system.convert([[1, x, 0, 0] for x in xs])
+
+
+def sums(model: Model, x: Any, **options: Any) -> Any:
+    """y, or y and z, of the last token."""
+    return model(x, **options)[-1, 2 : 2 + model.config.layers]
+
+
+def biases(model: Model) -> Any:
+    """b_KV of every layer; without RoPE, Σ x and Σ y²."""
+    return array_namespace(model.like).stack([b.S[0, :, 0] for b in model.biases or ()], axis=0)
+
+
+def needs_causality(case: Case, numbers: Numbers, *, mask: str = "full") -> Sides:
+    """If prompt tokens see the input, it is in their y, and so in the Σ y² that is to be the bias of layer 2."""
+    one, two = (adder(numbers.system, layers) for layers in (1, 2))
+    prompt, x, other = (text(numbers.system, *xs) for xs in ((1, 1), (1,), (2,)))
+    whole = then(prompt, x)
+
+    def needed(x: Any) -> Any:
+        """Σ y² over the prompt. What layer 2 reads is what one layer puts out."""
+        k, v = keys_values(two, 1, one(then(prompt, x), mask=mask)[:2, :])
+        return numbers.system.sum(k * v, axis=-2)
+
+    yield "y, one layer, full mask", sums(convert(one, prompt, mask=mask), x, mask=mask), sums(one, whole, mask=mask)
+    yield "y, z, two layers, causal", sums(convert(two, prompt), x), sums(two, whole)
+    yield "y, z, two layers, prefix mask", sums(convert(two, prompt, mask="full"), x), sums(two, whole, mask=2)
+    yield Different(
+        "y, z, two layers, full mask", sums(convert(two, prompt, mask=mask), x, mask=mask), sums(two, whole, mask=mask)
+    )
+    yield Different("the bias that layer 2 needs for inputs 1 and 2", needed(x), needed(other))
+
+
+def needs_relative_positions(case: Case, numbers: Numbers, *, positions: Sequence[int] = (0, 1, 2)) -> Sides:
+    """Positions p are added to tokens: y = Σ (x + p). Read from 0 again every token is another, and two are further off than one."""
+    model = adder(numbers.system, 1, positions=positions)
+    prompt, x = text(numbers.system, 5), text(numbers.system, 0, 0)
+    on = convert(model, prompt, restart=False)
+    again = replace(on, biases=tuple(replace(b, position=0) for b in on.biases or ()))
+
+    alone = [sums(model, x[:n, :]) for n in (1, 2)]
+    prompted = [sums(model, then(prompt, x[:n, :])) for n in (1, 2)]
+    yield "y, positions going on", sums(on, x), prompted[1]
+    yield Different("y, positions from 0 again", sums(again, x), prompted[1])
+    yield Different("the bias that inputs of 1 and 2 tokens need", prompted[0] - alone[0], prompted[1] - alone[1])
+
+
+def additive(features: Any) -> Any:
+    """Σ φ(k)"""
+    return array_namespace(features).sum(features, axis=0)
+
+
+def squared(features: Any) -> Any:
+    """(Σ φ(k))²"""
+    return additive(features) ** 2
+
+
+def needs_separation(case: Case, numbers: Numbers, *, D: Callable[[Any], Any] = squared) -> Sides:
+    """o = Σ φ(k) v / D, where b_D is to stand for D([A;B]) − D([B]), for the prompt A and every input B. Here v = φ(k)."""
+    xp = numbers.system
+    A, B, C = (xp.convert([x]) for x in (1, 1, 2))
+
+    def needed(D: Callable[[Any], Any], B: Any) -> Any:
+        return D(xp.concat([A, B], axis=0)) - D(B)
+
+    def output(B: Any, b_D: Any) -> Any:
+        return (additive(A * A) + additive(B * B)) / (D(B) + b_D)
+
+    yield "D = Σ φ(k): b_D for inputs 1 and 2", needed(additive, B), needed(additive, C)
+    yield Different("D = (Σ φ(k))²: b_D for inputs 1 and 2", needed(D, B), needed(D, C))
+    yield Different(
+        "o for input 2, with the b_D of 1 and with its own", output(C, needed(D, B)), output(C, needed(D, C))
+    )
+
+
+def no_change_of_weights(case: Case, numbers: Numbers, *, prompt: Sequence[Sequence[int]] = ((1, 2),)) -> Sides:
+    """At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2. But after a prompt X' there is W_KᵀX'ᵀX'W_V; here W_Q = W_K = W_V = 1.
+
+    That X = 0 asks nothing of the state is no way out: as a function of the input, o has degree 3 whatever the weights,
+    o(2x) = 8 o(x), and a prompt adds a part of degree 1.
+    """
+    xp = numbers.system
+    W_0, W_1, W_2 = (numbers.draw(2, 2) for _ in range(3))
+    past, x = kv(xp.convert(prompt), xp.convert(prompt)), xp.convert([[1, 0]])
+
+    def at_zero(W_1: Any, W_2: Any) -> Any:
+        X = array_namespace(W_1).zeros((1, 2))
+        return kv(X @ W_1, X @ W_2)
+
+    def reweighted(x: Any) -> Any:
+        return linear_attention(x @ W_0, x @ W_1, x @ W_2, normalise=False)[0]
+
+    def prompted(x: Any) -> Any:
+        return linear_attention(x, x, x, normalise=False, state=State(past, None))[0]
+
+    yield (
+        "at X = 0, entries of W_1ᵀXᵀXW_2 that are not 0 as polynomials in W_1, W_2",
+        not_zero(at_zero, (2, 2), (2, 2)),
+        0,
+    )
+    yield Different("at X = 0, W_1ᵀXᵀXW_2 and W_KᵀX'ᵀX'W_V", at_zero(W_1, W_2), past)
+    yield "o(2x) and 8 o(x), weights drawn", reweighted(2 * x), 8 * reweighted(x)
+    yield Different("o(2x) and 8 o(x), after a prompt", prompted(2 * x), 8 * prompted(x))
+
+
+def kv(k: Any, v: Any) -> Any:
+    """Σ k_s v_sᵀ"""
+    return array_namespace(k).matrix_transpose(k) @ v
+
+
+def not_zero(f: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
+    """How many entries of f are not the zero polynomial in its arguments, of degree −∞."""
+    degrees = Degrees()
+    return int(np.sum(degrees.numerator(f(*map(degrees.variables, shapes))) > -math.inf))
+
+
+def no_projection_biases(case: Case, numbers: Numbers, *, prompt: Sequence[Sequence[int]] = ((1, 0), (0, 1))) -> Sides:
+    """With k = W_Kᵀx + b_K and v = W_Vᵀx + b_V, n tokens x = 0 leave A(n) = n b_K b_Vᵀ in the state.
+
+    B(n), which is needed, is what the prompt left, whatever n. A(n) = B(n) would make B(2) = 2 B(1), and det B(1) = 0.
+    """
+    xp = numbers.system
+    W_K, W_V, b_K, b_V = (numbers.draw(*shape) for shape in ((2, 2), (2, 2), (2,), (2,)))
+
+    def A(n: int) -> Any:
+        X = xp.zeros((n, 2))
+        return kv(X @ W_K + b_K, X @ W_V + b_V)
+
+    def B(n: int) -> Any:
+        X = then(xp.convert(prompt), xp.zeros((n, 2)))
+        return kv(X, X)
+
+    def det(A: Any) -> Any:
+        return A[0, 0] * A[1, 1] - A[0, 1] * A[1, 0]
+
+    yield "A(2) and 2 A(1), biases drawn", A(2), 2 * A(1)
+    yield "det A(1), biases drawn", det(A(1)), xp.convert(0)
+    yield "B(2) and B(1)", B(2), B(1)
+    yield Different("B(2) and 2 B(1)", B(2), 2 * B(1))
+    yield Different("det B(1)", det(B(1)), xp.convert(0))
+
+
+def joining_biases(case: Case, numbers: Numbers, *, rope: bool = True, layers: int = 2) -> Sides:
+    """b_1 of P1 and b_2 of P2, each from the bare model, beside the biases of P1 P2, in layer 1 and in layer 2.
+
+    Alone, the y of P2 are (1, 1) and those of P3 are (−1, 1), with the same Σ y²; after P1 they are (3, 3) and (1, 3).
+    """
+    system = numbers.system
+    P1, P2, P3 = (text(system, *xs) for xs in ((1, 1), (1, 0), (-1, 2)))
+    plain, turned = adder(system, layers), adder(system, layers, rope=rope)
+
+    b_1, b_2, b_3, b_12, b_13 = (biases(convert(plain, P)) for P in (P1, P2, P3, then(P1, P2), then(P1, P3)))
+    yield "layer 1: b_1 + b_2", b_1[0] + b_2[0], b_12[0]
+    yield "two layers: P2 and P3", b_2, b_3
+    yield Different("two layers: P1 P2 and P1 P3", b_12, b_13)
+
+    parts = [convert(turned, P) for P in (P1, P2)]
+    pairs = zip(*(part.states for part in parts), strict=True)
+    joined = [shift(join(a, b, rope=turned.rope, origin=-2), -2, rope=turned.rope) for a, b in pairs]  # type: ignore[arg-type]
+    b_1, b_2, b_12, b_R = (
+        biases(model) for model in (*parts, convert(turned, then(P1, P2)), replace(turned, biases=tuple(joined)))
+    )
+    yield "layer 1, RoPE: R_{-2} b_1 + b_2", b_R[0], b_12[0]
+    yield Different("layer 1, RoPE: b_1 + b_2", b_1[0] + b_2[0], b_12[0])
+    yield Different("layer 2, RoPE: R_{-2} b_1 + b_2", b_R[-1], b_12[-1])
+
+
+def lifo_only(case: Case, numbers: Numbers, *, layers: int = 2) -> Sides:
+    """P1 cannot be taken out from under P2, which was read with P1 in sight.
+
+    After P1, the y of P2 are (2, 3) and those of P3 are (−2, 3), with the same Σ y²; alone they are (1, 2) and (−3, 2).
+    """
+    system = numbers.system
+    P1, P2, P3 = (text(system, *xs) for xs in ((1, 0), (1, 1), (-3, 5)))
+    model = adder(system, layers)
+    first = convert(model, P1)
+    both = convert(first, P2)
+    b_1, b_2, b_3, b_12, b_13 = map(biases, (first, convert(model, P2), convert(model, P3), both, convert(first, P3)))
+    without = biases(unconvert(both, P1))
+    yield "P1 P2 less P2, and P1", biases(unconvert(both, P2)), b_1
+    yield "P1 P2 less P1, and P2, in layer 1", without[0], b_2[0]
+    yield Different("P1 P2 less P1, and P2", without, b_2)
+    yield Different("their biases subtracted, and P2", b_12 - b_1, b_2)
+    yield "P1 P2 and P1 P3", b_12, b_13
+    yield Different("P2 and P3", b_2, b_3)
+
+
+CASES = (Case(1, 1, 1),)  # a witness brings its own numbers
+
+
+def witness(sides: Callable[..., Sides], statement: str, assumes: str, source: str, ours: str) -> Theorem:
+    """A theorem shown by a witness, which has its name."""
+    options: dict[str, Any] = {
+        "ways": ("witness",),
+        "needs": ("field", "a witness"),
+        "phi": False,
+        "cases": CASES,
+        "beyond": 7,
+    }
+    return Theorem(
+        sides.__name__, statement, f"{assumes}; characteristic 0 or > 7", source, sides, ours=ours, **options
+    )
+
+
+ADDER, SINGLE = "layers that add, without denominators", "one layer, φ = identity, no denominators, no positions"
+ASSUMPTION, OURS = "Chen et al. 2024, an assumption of Theorem 4.5, as read in notes on it", "our derivation"
+WITNESSES = (
+    witness(
+        needs_causality,
+        "If prompt tokens see the input, there may be no constant biases for a prompt, from two layers on.",
+        ADDER,
+        ASSUMPTION,
+        "the witness; that a prefix mask will do",
+    ),
+    witness(
+        needs_relative_positions,
+        "If absolute positions begin at 0 again after a prompt, there may be no constant bias for it.",
+        ADDER + "; positions added to tokens",
+        ASSUMPTION,
+        "the witness",
+    ),
+    witness(
+        needs_separation,
+        "If the denominator is not a sum over tokens, there may be no constant b_D for a prompt.",
+        "the denominator (Σ φ(k))²",
+        ASSUMPTION,
+        "the witness",
+    ),
+    witness(
+        no_change_of_weights,
+        "No weights in place of W_K and W_V do what a prompt does, nor if W_Q changes too.",
+        SINGLE,
+        "Chen et al. 2024, as read in notes on it",
+        "the witness; W_Q",
+    ),
+    witness(
+        no_projection_biases,
+        "No b_K and b_V leave in the state what a prompt does: n b_K b_Vᵀ has rank one and grows with n.",
+        SINGLE,
+        OURS,
+        "all of it",
+    ),
+    witness(
+        joining_biases,
+        "Biases made apart join to R_{-M2} b_1 + b_2 in one layer; in two they do not determine those of both prompts.",
+        ADDER,
+        OURS,
+        "all of it",
+    ),
+    witness(
+        lifo_only,
+        "In two layers, the biases of two prompts, and the first prompt, do not determine the biases of the second alone.",
+        ADDER,
+        OURS,
+        "all of it",
+    ),
+)
+
+
+def show(*names: str) -> str:
+    """The statements of witnesses, by default of all, and under each its numbers in ℚ."""
+    for name in names:
+        choose("show", "names", name, [w.name for w in WITNESSES])
+    chosen = [w for w in WITNESSES if w.name in names or not names]
+    return "\n".join(
+        line for w in chosen for line in (f"{w.name}: {w.statement}", *map(written, w.sides(CASES[0], Numbers(QQ, 0))))
+    )
+
+
+def written(pair: tuple[str, Any, Any]) -> str:
+    """A line for two sides, with the sign that is found, not the one that is claimed."""
+
+    def entries(x: Any) -> str:
+        if not isinstance(x, list):
+            return str(x)
+        return entries(x[0]) if len(x) == 1 else f"({', '.join(map(entries, x))})"
+
+    name, left, right = pair[0], *(x if isinstance(x, int) else x.tolist() for x in pair[1:])
+    return f"    {name}:  {entries(left)} {'=' if left == right else '≠'} {entries(right)}"
