@@ -57,7 +57,7 @@ def numbers(name):
 
 
 def bits(x):
-    return (x.planes[0] if isinstance(x, ri.systems.Array) else host(x)).tobytes()
+    return (x.planes[0] if isinstance(x, ri.systems.SystemArray) else host(x)).tobytes()
 
 
 def same(a, b):
@@ -698,7 +698,7 @@ import sys
 import numpy as np
 import refimpl as ri
 o = ri.load(sys.argv[1])([int(i) for i in sys.argv[2].split()])
-np.save(sys.argv[3], o.planes[0] if isinstance(o, ri.systems.Array) else o)
+np.save(sys.argv[3], o.planes[0] if isinstance(o, ri.systems.SystemArray) else o)
 """
 
 

@@ -200,7 +200,7 @@ MAKERS = {
 
 def plain(x):
     """A result as an array that can be saved: numbers, or the words for Fractions."""
-    if isinstance(x, ri.systems.Array):
+    if isinstance(x, ri.systems.SystemArray):
         return np.array(x.tolist()) if x.system.exact else x.system.fractions(x).astype(str)
     if hasattr(x, "entries"):
         return np.array([int(e) for e in x.entries()]).reshape(x.nrows(), x.ncols())
