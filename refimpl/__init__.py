@@ -19,8 +19,9 @@ from typing import Any
 
 from .attention import feature_maps, rope, state
 from .attention.feature_error import mean_squared_error
-from .attention.feature_maps import FEATURE_MAPS, feature_map
+from .attention.feature_maps import FEATURE_MAPS, Kernel, feature_map
 from .attention.linear_attention import (
+    State,
     linear_attention,
     linear_attention_chunked,
     linear_attention_quadratic,
@@ -29,13 +30,12 @@ from .attention.linear_attention import (
 from .attention.memory import Memory, Points, linear_attention_carried
 from .attention.random_features import RandomFeatures, random_features
 from .attention.rope import Rope, angle_table, circle_point, power_table, rotate
-from .attention.softmax_attention import softmax_attention, softmax_attention_shifted
-from .attention.state import KVCache, State
+from .attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
 from .errors import NotDefined, NotFinite, ZeroDenominator
 from .files.checkpoint import digest, load, save
 from .files.models import read_model
 from .files.tokenizers import read_tokenizer
-from .model.config import Config, Rotary
+from .model.attention_layers import Config, Rotary
 from .model.generation import generate
 from .model.recurrence import Carried, recurrence, recurrence_sum
 from .model.rwkv import Rwkv
@@ -121,6 +121,7 @@ __all__ = [
     "exact_probe",
     "exact_with_bound",
     "feature_map",
+    "Kernel",
     "feature_maps",
     "fidelity",
     "floats",

@@ -20,7 +20,7 @@ from array_api_compat import array_namespace
 
 import refimpl as ri
 from refimpl.attention.forms import linear_form, softmax_form
-from refimpl.checks import visible
+from refimpl.checks import visible_keys
 from refimpl.systems import SystemArray
 
 rooms = sys.modules
@@ -252,7 +252,7 @@ def padding_poison(kernel: Kernel) -> str | None:
 # The bugs. A right kernel in seven lines, of which most are small edits.
 
 
-def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible):  # type: ignore[no-untyped-def]
+def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible_keys):  # type: ignore[no-untyped-def]
     """num, den, S, z"""
     seen = sees(fq, fk.shape[-2], 0, P)
     A, B = (
@@ -275,7 +275,7 @@ def small(like: Any, digits: int) -> Any:
 @bug("reads before it writes: s < t", "exact_in_Q", "probe_float16", "dependencies")
 @linear_form
 def strict_mask(*args):  # type: ignore[no-untyped-def]
-    return scores_and_state(*args, sees=lambda q, keys, before, P: visible(q, keys, before - 1, P + 1 if P else 0))
+    return scores_and_state(*args, sees=lambda q, keys, before, P: visible_keys(q, keys, before - 1, P + 1 if P else 0))
 
 
 @bug(
@@ -384,7 +384,7 @@ def last_chunk_dropped(*args: Any, **options: Any) -> Any:
 @bug("no mask inside a chunk: a token sees the end of its chunk", "exact_in_Q", "dependencies", "split_invariance")
 @linear_form
 def chunk_without_mask(*args):  # type: ignore[no-untyped-def]
-    return scores_and_state(*args, sees=lambda q, keys, before, P: visible(q, keys, before, max(P, 2)))
+    return scores_and_state(*args, sees=lambda q, keys, before, P: visible_keys(q, keys, before, max(P, 2)))
 
 
 @bug("the prefix is masked causally", "exact_in_Q", "probe_float16", "dependencies")
@@ -604,7 +604,7 @@ def softmax_dependencies(kernel: Kernel) -> str | None:
 
 
 def softmax_scores(xp, c, q, k, shown, M, P):  # type: ignore[no-untyped-def]
-    return c * (q @ xp.matrix_transpose(k)), visible(q, k.shape[-2], M, P) & shown
+    return c * (q @ xp.matrix_transpose(k)), visible_keys(q, k.shape[-2], M, P) & shown
 
 
 @bug(

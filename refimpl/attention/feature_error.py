@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import integer, lead, shape
+from ..checks import check_integer, leading_axes, check_shape
 from ..errors import choose
 from ..systems import floats
 from ..systems.fast import quiet
@@ -38,10 +38,10 @@ def mean_squared_error(kind: str, x: Any, y: Any, r: int | None, *, a: float | N
     choose(who, "kind", kind, KINDS)
     fixed, r = statistic(who, kind, a), count(who, kind, r)
     x, y = floats(x), floats(y)
-    shape(who, "x", x, "width")
-    d = integer(who, "d", x.shape[-1], least=2 if kind == "simplex" else 1, other="the width of `x` and `y`, ")
-    shape(who, "y", y, d, like="to match `x`")
-    lead(who, x=x[..., None], y=y[..., None])
+    check_shape(who, "x", x, "width")
+    d = check_integer(who, "d", x.shape[-1], least=2 if kind == "simplex" else 1, other="the width of `x` and `y`, ")
+    check_shape(who, "y", y, d, like="to match `x`")
+    leading_axes(who, x=x[..., None], y=y[..., None])
     u, plus, minus = (np.sum(v, axis=-1) for v in (x * y, (x + y) ** 2, (x - y) ** 2))
     with quiet():
         if r is None:

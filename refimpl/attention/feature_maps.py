@@ -1,41 +1,99 @@
-"""Feature maps φ: (..., d) -> (..., r). Any function of arrays will do that treats each token by itself; these have names.
+"""Feature maps φ: (..., d) -> (..., r), and the Kernel that φ makes together with RoPE.
 
-Each says what it `needs` of the number system. Those that need no exp run exactly in ℚ, those that need no order also in GF(p).
+Any function of arrays that treats each token by itself is a feature map; the maps here have names.
+Each says what it `needs` of the number system: those that need no exp run exactly in ℚ, those that
+need no order also in GF(p). To add a map, write a function and put its name on it with `needs`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import cast
 
-from ..checks import integer, namespace, shape
+from ..arrays import Array
+from ..checks import check_integer, check_shape, check_type, common_namespace
 from ..errors import brief, choose
-from ..systems import require, system_of
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace, require_of
+from .rope import Rope
 
-FeatureMap = Callable[[Any], Any]
+FeatureMap = Callable[[Array], Array]
 FEATURE_MAPS: dict[str, FeatureMap] = {}
 
 
-def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
-    """Register a map under its name, with what it needs of a number system: beyond a ring, which they all are, this is checked."""
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """What linearized attention makes of queries and keys: φ, RoPE, and whether it divides.
 
-    def mark(phi: FeatureMap) -> FeatureMap:
-        def checked(x: Any, /) -> Any:
-            require(system_of(x), capability, name)
+    phi : φ by name, or a function of each token by itself, or a pair (φ_q, φ_k) of them
+    rope : a Rope, placed after φ or before the kernel
+    normalise : divide by φ(q_t)·z_t
+    """
+
+    phi: str | FeatureMap | tuple[str | FeatureMap, str | FeatureMap] = "identity"
+    rope: Rope | None = None
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        pair_of_maps("Kernel", self.phi)
+        check_type("Kernel", "normalise", self.normalise, bool)
+        if self.rope is not None:
+            check_type("Kernel", "rope", self.rope, Rope)
+
+    @functools.cached_property
+    def maps(self) -> tuple[FeatureMap, FeatureMap]:
+        """(φ_q, φ_k)"""
+        return pair_of_maps("Kernel", self.phi)
+
+    def features(self, q: Array, k: Array, position: int) -> tuple[Array, Array, Array, Array]:
+        """(fq, fk, gq, gk): features of numerator and denominator, of tokens from `position` on.
+
+            RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
+            before the kernel     fq = gq = φ(R_t q_t)
+            no RoPE               fq = gq = φ(q_t)          and the same for k
+        """
+        phi_q, phi_k = self.maps
+        placement = self.rope.placement if self.rope else ""
+        if placement == "before":
+            q, k = self.rotate_tokens(q, k, position)
+        gq, gk = phi_q(q), phi_k(k)
+        check_features(q, k, gq, gk)
+        fq, fk = self.rotate_tokens(gq, gk, position) if placement == "after" else (gq, gk)
+        return fq, fk, gq, gk
+
+    def rotate_tokens(self, q: Array, k: Array, position: int) -> tuple[Array, Array]:
+        """R_{position+t} q_t and R_{position+t} k_t"""
+        rope = cast(Rope, self.rope)
+        cos, sin = rope.rotations(range(position, position + q.shape[-2]), q.shape[-2])
+        return rope.turn(q, cos, sin), rope.turn(k, cos, sin)
+
+
+def check_features(q: Array, k: Array, gq: Array, gk: Array) -> None:
+    """A feature map must keep tokens and leading axes, and give q and k equally many features."""
+    common_namespace("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
+    check_shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
+    check_shape("features", "phi_q(q)", gq, q.shape[-2], gk.shape[-1], like="to match phi_k(k)")
+
+
+def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
+    """Register a map under its name, with what it needs of a number system beyond a ring."""
+
+    def register(phi: FeatureMap) -> FeatureMap:
+        @functools.wraps(phi)
+        def checked(x: Array, /) -> Array:
+            require_of(x, capability, name)
             return phi(x)
 
-        named = phi if capability == "ring" else functools.wraps(phi)(checked)
-        named.needs = capability  # type: ignore[attr-defined]
-        FEATURE_MAPS[name] = named
-        return named
+        FEATURE_MAPS[name] = phi if capability == "ring" else checked
+        FEATURE_MAPS[name].needs = capability  # type: ignore[attr-defined]
+        return FEATURE_MAPS[name]
 
-    return mark
+    return register
 
 
 def feature_map(name: str) -> FeatureMap:
-    """A map by its name: one of FEATURE_MAPS, or "polynomial(2)", "dpfp(1)" with another number up to 16 in the brackets.
+    """A map by its name: one of FEATURE_MAPS, or "polynomial(2)", "dpfp(1)" with a number up to 16.
 
     >>> feature_map("polynomial(3)").__name__
     'polynomial(3)'
@@ -49,7 +107,7 @@ def feature_map(name: str) -> FeatureMap:
     return FEATURE_MAPS[name]
 
 
-def pair(who: str, phi: Any) -> tuple[FeatureMap, FeatureMap]:
+def pair_of_maps(who: str, phi: object) -> tuple[FeatureMap, FeatureMap]:
     """(φ_q, φ_k) from one map for both or from two, each a function or a name."""
     both = phi if isinstance(phi, tuple) else (phi, phi)
     if len(both) != 2 or not all(callable(f) or isinstance(f, str) for f in both):
@@ -59,13 +117,13 @@ def pair(who: str, phi: Any) -> tuple[FeatureMap, FeatureMap]:
 
 
 @needs("ring", "identity")
-def identity(x: Any, /) -> Any:
+def identity(x: Array, /) -> Array:
     """φ(x) = x"""
     return x
 
 
 @needs("real", "elu+1")
-def elu_plus_one(x: Any, /) -> Any:
+def elu_plus_one(x: Array, /) -> Array:
     """φ(x) = elu(x) + 1 = max(x, 0) + exp(min(x, 0)).   Source: Katharopoulos et al. 2020."""
     xp = array_namespace(x)
     zero = xp.zeros_like(x)
@@ -73,26 +131,26 @@ def elu_plus_one(x: Any, /) -> Any:
 
 
 @needs("ordered", "relu")
-def relu(x: Any, /) -> Any:
+def relu(x: Array, /) -> Array:
     """φ(x) = max(x, 0)"""
     xp = array_namespace(x)
     return xp.maximum(x, xp.zeros_like(x))
 
 
 @needs("ordered", "relu2")
-def relu2(x: Any, /) -> Any:
+def relu2(x: Array, /) -> Array:
     """φ(x) = max(x, 0)²"""
     return relu(x) * relu(x)
 
 
 @needs("real", "exp")
-def exp(x: Any, /) -> Any:
+def exp(x: Array, /) -> Array:
     """φ(x) = exp(x), entry by entry"""
     return array_namespace(x).exp(x)
 
 
 @needs("real", "taylor2")
-def taylor2(x: Any, /) -> Any:
+def taylor2(x: Array, /) -> Array:
     """φ(x) = [1, x/d^¼, vec(xxᵀ)/√(2d)], so φ(q)·φ(k) = 1 + u + u²/2 with u = q·k/√d.   Source: Based, Arora et al. 2024."""
     xp = array_namespace(x)
     one = xp.ones_like(x[..., :1])
@@ -101,13 +159,13 @@ def taylor2(x: Any, /) -> Any:
     return xp.concat([one, x / xp.sqrt(root), outer(x, x) / xp.sqrt(d + d)], axis=-1)
 
 
-def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
+def taylor2_pair(scale: Array) -> tuple[FeatureMap, FeatureMap]:
     """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k: the scale all on the query's side, so no root is needed. Needs field."""
 
-    def phi_q(x: Any, /) -> Any:
+    def phi_q(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, scale * x, scale * scale * outer(x, x) / 2], axis=-1)
 
-    def phi_k(x: Any, /) -> Any:
+    def phi_k(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, x, outer(x, x)], axis=-1)
 
     return phi_q, phi_k
@@ -123,7 +181,7 @@ def polynomial(degree: int) -> FeatureMap:
     """
     integer("polynomial", "degree", degree, least=0)
 
-    def phi(x: Any, /) -> Any:
+    def phi(x: Array, /) -> Array:
         xp = array_namespace(x)
         one = xp.ones_like(x[..., :1])
         features, step = one, xp.concat([one, x], axis=-1)
@@ -140,7 +198,7 @@ def dpfp(nu: int) -> FeatureMap:
     """φ(x) = [relu([x, −x])_i · relu([x, −x])_{i−j}], j = 1 … ν, indices modulo 2d. Needs ordered; r = 2dν. Source: Schlag et al. 2021."""
     integer("dpfp", "nu", nu, least=1)
 
-    def phi(x: Any, /) -> Any:
+    def phi(x: Array, /) -> Array:
         xp = array_namespace(x)
         a = relu(xp.concat([x, -x], axis=-1))
         starts = [-j % a.shape[-1] for j in range(1, nu + 1)]
@@ -155,10 +213,10 @@ def dpfp(nu: int) -> FeatureMap:
 FAMILIES: dict[str, Callable[[int], FeatureMap]] = {"polynomial": polynomial, "dpfp": dpfp}
 
 
-def hedgehog(W: Any, b: Any) -> FeatureMap:
+def hedgehog(W: Array, b: Array) -> FeatureMap:
     """φ(x) = softmax([2(Wx + b), −2(Wx + b)]) with learned W (e, d), b (e,). Needs real. Source: Zhang et al. 2024."""
 
-    def phi(x: Any, /) -> Any:
+    def phi(x: Array, /) -> Array:
         xp = namespace("hedgehog", x=x, W=W, b=b)
         require(system_of(x), "real", "hedgehog")
         shape("hedgehog", "W", W, "e", x.shape[-1], like="to match `x`")
@@ -172,7 +230,7 @@ def hedgehog(W: Any, b: Any) -> FeatureMap:
     return phi
 
 
-def outer(x: Any, y: Any) -> Any:
+def outer(x: Array, y: Array) -> Array:
     """vec(x yᵀ) on the last axis."""
     xy = x[..., :, None] * y[..., None, :]
     return array_namespace(x).reshape(xy, (*xy.shape[:-2], x.shape[-1] * y.shape[-1]))

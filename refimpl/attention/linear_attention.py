@@ -1,89 +1,370 @@
-"""Linearized attention, in four forms that are one function.
+"""Linearized attention: its definition, its state, and three faster forms that are the same function.
 
     o_t = φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) v_sᵀ + S] / ( φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) + z] )
 
-`linear_attention` is the definition; the quadratic, recurrent and chunked forms equal it in any field. Each is
-only its formula, in these names; `forms.linear_form` and, for those that read the text in pieces, `forms.streaming_form` put
-checks, φ and RoPE around it:
+`linear_attention` is the definition; the quadratic, recurrent and chunked forms equal it in any
+field. Each public function calls `evaluate` with its formula, which stands above it. Formulas yield
+(num, den, S, z) for one stretch of tokens after the other, in these names:
 
     fq, fk (..., n, r)   features of the numerator: φ(q_t), φ(k_s), turned if RoPE stands after φ
     gq, gk (..., n, r)   features of the denominator, never turned after φ
-    v      (..., n, m)   values          S (..., r, m), z (..., r)   the state to start from
-    P      token t sees keys s < max(t+1, P): P = 0 is causal, P = n full, between them a prefix mask
+    v      (..., n, m)   values          S (..., r, m), z (..., r)   the state so far
+    P      token t sees keys s < max(t+1, P): P = 0 is causal, P = n full, between them a prefix
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import isqrt, prod
 from typing import Any
 
-from ..checks import integer, visible
-from ..systems.fast import itemsize, masked, sums
-from .forms import linear_form, streaming_form
+from ..arrays import Array
+from ..checks import (
+    check_finite,
+    check_integer,
+    check_padding,
+    check_scalar,
+    check_shape,
+    check_type,
+    common_namespace,
+    divide,
+    leading_axes,
+    prefix_length,
+    require_finite,
+    visible_keys,
+    zero_padded,
+)
+from ..errors import NotDefined, NotFinite, ZeroDenominator
+from ..systems.floats import Pieces, array_namespace, device, itemsize, masked, quiet, require_of, sums
+from .feature_maps import Kernel, identity
+
+IDENTITY = Kernel()  # φ(x) = x, no RoPE, normalised
+ROWS = 256  # so many that BLAS is busy, so few that a thousand keys and a dozen heads stay below 32 MB
+CACHE = 2**18
 
 
-@linear_form
-def linear_attention(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[no-untyped-def]
-    """Linearized attention by its definition: for each token, the sum over all that it sees.
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that the past is to linearized attention, and the biases that stand for a prompt.
 
-        S_t = S + Σ_{s≤t} φ(k_s) v_sᵀ        z_t = z + Σ_{s≤t} φ(k_s)
-        o_t = φ(q_t) S_t / φ(q_t)·z_t
+        S = b_KV = Σ φ(k_s) v_sᵀ  (..., r, m)      z = b_D = Σ φ(k_s)  (..., r)
 
-    q, k : (..., n, d)    v : (..., n, m)    ->  o : (..., n, m), State after the last token
-    Leading axes (batch, heads, groups) broadcast: q (8, 4, n, d) with k (8, 1, n, d) is grouped-query attention.
-
-    phi : φ by name, or as a function of each token by itself, or a pair (φ_q, φ_k)
-    mask : "causal", "full", or P: the first P tokens see each other
-    normalise : divide by φ(q_t)·z_t                          rope : a Rope, placed after φ or before the kernel
-    state : a State to start from                             padding : (..., n) booleans, False for tokens that do not count
-    Tokens are read at state.position, state.position + 1, ..., padded ones included; a padded token's output is 0.
-    Needs    ring; field where normalised
-    Source   Katharopoulos et al. 2020. Differs: no ε.
-    Cost     O(n² r m)
+    position : where the next token is read. A state belongs to it: under RoPE the same tokens seen
+    from elsewhere are another S.      z : None where attention is not normalised
     """
+
+    S: Array
+    z: Array | None
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("State", "position", self.position)
+
+    @property
+    def b_KV(self) -> Array:
+        return self.S
+
+    @property
+    def b_D(self) -> Array | None:
+        return self.z
+
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> State:
+        return replace(self, S=f(self.S, 2), z=None if self.z is None else f(self.z, 1))
+
+    def shifted(self, by: int, kernel: Kernel, maps: tuple[str, ...] = ("phi_q", "phi_k"), who: str = "shift") -> State:
+        """S ↦ R_by S, z ↦ z; with RoPE before the kernel, only where φ is the identity, z ↦ R_by z.
+
+        maps : which of φ_q, φ_k must be the identity then. A shifted state is read by φ_q as well.
+        """
+        position = self.position + by
+        if by == 0 or kernel.rope is None:
+            return replace(self, position=position)
+        S = kernel.rope.turn_rows(self.S, by)
+        if kernel.rope.placement == "after":
+            return State(S, self.z, position)
+        for name, phi in zip(("phi_q", "phi_k"), kernel.maps, strict=True):
+            if name in maps and phi is not identity:
+                what = getattr(phi, "__name__", "this feature map")
+                raise NotDefined(
+                    f"{who}: under RoPE before the kernel only states of identity turn, not of {what}; "
+                    "keep running positions"
+                )
+        return State(S, None if self.z is None else kernel.rope.turn_rows(self.z[..., None], by)[..., 0], position)
+
+    def weighed(self, old: State | None, strength: Any) -> State:
+        """b + λ (b' − b) = (1 − λ) b + λ b', at the new position."""
+        S, z = strength * self.S, None if self.z is None else strength * self.z
+        if old is None:
+            return State(S, z, self.position)
+        S = (1 - strength) * old.S + S
+        z = None if z is None or old.z is None else (1 - strength) * old.z + z
+        return State(S, z, self.position)
+
+    def check_heads(
+        self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array
+    ) -> None:
+        """Refuse a state that does not go with so many heads, m values and an array like this."""
+        check_shape(who, f"{name}.S", self.S, groups, "features", m)
+        if normalise and self.z is None:
+            raise ValueError(f"{who}: `{name}` has b_KV but no b_D; a normalised layer needs both")
+        check_state(who, name, self, self.S.shape[-2], m, weights=like)
+
+    def arrays(self) -> dict[str, Array]:
+        return {"b_KV": self.S} | ({} if self.z is None else {"b_D": self.z})
+
+    def metadata(self) -> list[dict[str, Any]]:
+        return []
+
+    @classmethod
+    def owns(cls, name: str) -> bool:
+        return name in ("b_KV", "b_D")
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int
+    ) -> State:
+        if "b_KV" not in arrays:
+            raise ValueError("`b_KV` must be there in each layer, since other biases are")
+        return cls(arrays["b_KV"], arrays.get("b_D"), position)
+
+
+def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array) -> tuple[int, ...]:
+    """Refuse a state that does not go with r features, m values and these arrays; their leading axes."""
+    arrays = {f"{name}.S": state.S} | ({} if state.z is None else {f"{name}.z": state.z[..., None]})
+    common_namespace(who, **like, **arrays)
+    check_shape(who, f"{name}.S", state.S, r, m, like="(features, values)")
+    check_finite(who, f"{name}.S", state.S, axes=("feature", "column"))
+    if state.z is not None:
+        check_shape(who, f"{name}.z", state.z, r, like="(features)")
+        check_finite(who, f"{name}.z", state.z, axes=("feature",))
+    return leading_axes(who, **like, **arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """The tokens that a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b.
+
+    keep : (..., n, 1) booleans, False for padded tokens; None: there are none
+    """
+
+    who: str
+    q: Array
+    k: Array
+    v: Array
+    keep: Any
+    kernel: Kernel
+    position: int
+    n: int
+
+    def __getitem__(self, tokens: slice) -> tuple[Array, Array, Array, Array, Array]:
+        a, b, _ = tokens.indices(self.n)
+        keep, (q, k, v) = self.kept(a, b), (x[..., a:b, :] for x in (self.q, self.k, self.v))
+        # Inputs that bypass φ are checked only if the result is not finite: a nan in them reaches it.
+        mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity]
+        for name in mapped:
+            check_finite(self.who, name, q if name == "q" else k, keep, start=a)
+        fq, fk, gq, gk = self.kernel.features(q, k, self.position + a)
+        for name in mapped:
+            g = zero_padded(keep, gq if name == "q" else gk)
+            require_finite(self.who, f"phi_{name}({name})", g, start=a)
+        shared = gk is fk
+        fk, v = zero_padded(keep, fk), zero_padded(keep, v)
+        return fq, fk, gq, fk if shared else zero_padded(keep, gk), v
+
+    def kept(self, a: int, b: int) -> Any:
+        return None if self.keep is None else self.keep[..., a:b, :]
+
+    def check_inputs(self) -> None:
+        for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
+            check_finite(self.who, name, x, self.keep)
+
+
+Steps = Iterator[tuple[Array, Array, Array, Array]]
+Formula = Callable[[Text, Array, Array, int], Steps]
+
+
+def check_arguments(
+    who: str, q: Array, k: Array, v: Array, mask: str | int, padding: Any
+) -> tuple[int, Any]:
+    """Check q, k, v, mask and padding of attention; the prefix length, and which tokens count, (..., n, 1)."""
+    common_namespace(who, q=q, k=k, v=v)
+    check_shape(who, "q", q, "tokens", "width")
+    check_shape(who, "k", k, *q.shape[-2:], like="to match `q`")
+    check_shape(who, "v", v, q.shape[-2], "values", like="to match `q`")
+    return prefix_length(who, mask, q.shape[-2]), check_padding(who, padding, q=q, k=k, v=v)
+
+
+def evaluate(
+    formula: Formula,
+    who: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    kernel: Kernel,
+    mask: str | int,
+    state: State | None,
+    padding: Any,
+) -> tuple[Array, State]:
+    """Check the arguments, sum as the formula says, divide; and say where a result is not finite."""
+    P, keep = check_arguments(who, q, k, v, mask, padding)
+    check_type(who, "kernel", kernel, Kernel)
+    require_of(q, "field" if kernel.normalise else "ring", f"{'normalised ' * kernel.normalise}linear attention")
+    if state is not None:
+        check_type(who, "state", state, State)
+    text = Text(who, q, k, v, keep, kernel, 0 if state is None else state.position, q.shape[-2])
+    try:
+        with quiet():
+            return sum_and_divide(formula, text, P, state)
+    except (NotFinite, ZeroDenominator) as error:
+        failure = error
+    text.check_inputs()  # the cause, if one of them is not finite
+    raise failure
+
+
+def sum_and_divide(formula: Formula, text: Text, P: int, state: State | None) -> tuple[Array, State]:
+    """The output, piece by piece, and the state after the last token."""
+    who, normalise, xp = text.who, text.kernel.normalise, array_namespace(text.v)
+    fq, fk, _, _, v = text[:0]  # of no tokens, to learn r
+    r, m, start = fk.shape[-1], v.shape[-1], state
+    if start is None:
+        S, z = (xp.zeros(s, dtype=v.dtype, device=device(v)) for s in ((r, m), (r,)))
+        start = State(S, z)
+    axes = check_state(who, "state", start, r, m, k=fk, v=v)
+    if start.z is None and normalise:
+        needed = "a normalised layer needs both (the denominator is φ(q)·z)"
+        raise ValueError(f"{who}: `state` has S but no z; {needed}")
+    heads = leading_axes(who, q=fq, k=fk, v=v, **{"state.S": start.S})
+    if 0 in (*heads, r, m):  # nothing comes out in which a nan would show
+        text.check_inputs()
+    S = xp.broadcast_to(start.S, (*axes, r, m))
+    z = xp.zeros((r,), dtype=v.dtype, device=device(v)) if start.z is None else start.z
+    z = xp.broadcast_to(z, (*axes, r))
+
+    o, n = Pieces(v, (*heads, text.n, m)), 0
+    for num, den, S, z in formula(text, S, z, P):  # noqa: B007, B020
+        keep = text.kept(n, n + num.shape[-2])
+        if keep is not None:
+            num, den = padded_zero_over_one(keep, num, den)
+        o.append(divide(who, num, den, start=n) if normalise else require_finite(who, "the output", num, start=n))
+        n += num.shape[-2]
+    require_finite(who, "S", S, ("feature", "column"))
+    if start.z is not None:
+        require_finite(who, "z", z, ("feature",))
+    return o.joined(), State(S, None if start.z is None else z, start.position + text.n)
+
+
+def padded_zero_over_one(keep: Any, num: Array, den: Array) -> tuple[Array, Array]:
+    """Padded tokens output 0: numerator 0, denominator 1."""
+    xp = array_namespace(num)
+    return xp.where(keep, num, xp.zeros_like(num)), xp.where(keep, den, xp.ones_like(den))
+
+
+def sum_over_keys(text: Text, S: Array, z: Array, P: int) -> Steps:
+    xp, (fq, fk, gq, gk, v) = array_namespace(S), text[:]
     num, den = [fq[..., :0, :] @ S], [gq[..., :0, :] @ z[..., None]]
-    for t in range(fq.shape[-2]):
+    for t in range(text.n):
         seen = slice(0, max(t + 1, P))
         S_t = S + xp.sum(fk[..., seen, :, None] * v[..., seen, None, :], axis=-3)
         z_t = z + xp.sum(gk[..., seen, :], axis=-2)
         num.append(fq[..., t : t + 1, :] @ S_t)
         den.append(gq[..., t : t + 1, :] @ z_t[..., None])
     S, z = S + xp.sum(fk[..., :, None] * v[..., None, :], axis=-3), z + xp.sum(gk, axis=-2)
-    return xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
+    yield xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
 
 
-@functools.partial(streaming_form, known=None)
-def linear_attention_quadratic(xp, text, S, z, P):  # type: ignore[no-untyped-def]
+def linear_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    /,
+    kernel: Kernel = IDENTITY,
+    *,
+    mask: str | int = "causal",
+    state: State | None = None,
+    padding: Any = None,
+) -> tuple[Array, State]:
+    """Linearized attention by its definition: for each token, the sum over all that it sees.
+
+        S_t = S + Σ_{s≤t} φ(k_s) v_sᵀ        z_t = z + Σ_{s≤t} φ(k_s)
+        o_t = φ(q_t) S_t / φ(q_t)·z_t
+
+    q, k : (..., n, d)    v : (..., n, m)    ->  o : (..., n, m), State after the last token
+    Leading axes (batch, heads, groups) broadcast: q (8, 4, n, d) with k (8, 1, n, d) is
+    grouped-query attention.
+
+    kernel : φ, RoPE, and whether to divide     mask : "causal", "full", or P: a prefix of P tokens
+    state : a State to start from               padding : (..., n) booleans, False: does not count
+    Tokens are read at state.position, state.position + 1, ..., padded ones included. A padded token
+    outputs 0.
+    Needs    ring; field where normalised
+    Source   Katharopoulos et al. 2020. Differs: no ε.
+    Cost     O(n² r m)
+    """
+    return evaluate(sum_over_keys, "linear_attention", q, k, v, kernel, mask, state, padding)
+
+
+def masked_scores(text: Text, S: Array, z: Array, P: int) -> Steps:
+    xp, (fq, fk, gq, gk, v) = array_namespace(S), text[:]
+    after = S + xp.matrix_transpose(fk) @ v, z + sums(gk, axis=-2)[..., 0, :]
+    for a, b in spans(0, text.n, ROWS):
+        Q, G, last = fq[..., a:b, :], gq[..., a:b, :], max(b, P)
+        seen = visible_keys(Q, last, a, P - a)
+        scores = masked(Q @ xp.matrix_transpose(fk[..., :last, :]), seen)
+        masses = scores if gq is fq and gk is fk else masked(G @ xp.matrix_transpose(gk[..., :last, :]), seen)
+        yield scores @ v[..., :last, :] + Q @ S, sums(masses, axis=-1) + G @ z[..., None], *after
+
+
+def linear_attention_quadratic(
+    q: Array,
+    k: Array,
+    v: Array,
+    /,
+    kernel: Kernel = IDENTITY,
+    *,
+    mask: str | int = "causal",
+    state: State | None = None,
+    padding: Any = None,
+) -> tuple[Array, State]:
     """Linearized attention by its masked matrix of scores.
 
         A_ts = [s ≤ t] φ(q_t)·φ(k_s)
         o = (A v + φ(q) S) / (A 1 + φ(q) z)
 
     Rows of A are made ROWS at a time, up to the last key that one of them sees.
-    Arguments as in linear_attention, which it equals (theorem quadratic_eq_sum).   Cost O(n² (r + m)), memory O(ROWS n)
+    Arguments as in linear_attention, which it equals (theorem quadratic_eq_sum).
+    Cost     O(n² (r + m)), memory O(ROWS n)
     """
-    fq, fk, gq, gk, v = text[:]
-    after = S + xp.matrix_transpose(fk) @ v, z + sums(gk, axis=-2)[..., 0, :]
-    for a, b in _spans(0, len(text), ROWS):
-        Q, G, last = fq[..., a:b, :], gq[..., a:b, :], max(b, P)
-        seen = visible(Q, last, a, P - a)
-        scores = masked(Q @ xp.matrix_transpose(fk[..., :last, :]), seen)
-        masses = scores if gq is fq and gk is fk else masked(G @ xp.matrix_transpose(gk[..., :last, :]), seen)
-        yield scores @ v[..., :last, :] + Q @ S, sums(masses, axis=-1) + G @ z[..., None], *after
+    return evaluate(masked_scores, "linear_attention_quadratic", q, k, v, kernel, mask, state, padding)
 
 
-ROWS = 256  # so many that BLAS is busy, so few that a thousand keys and a dozen heads stay below 32 MB
+def running_state(text: Text, S: Array, z: Array, P: int) -> Steps:
+    xp, (fq, fk, gq, gk, v) = array_namespace(S), text[:]
+    num, den = [fq[..., :0, :] @ S], [gq[..., :0, :] @ z[..., None]]
+    written = 0
+    for t in range(text.n):
+        while written < max(t + 1, P):
+            S = S + fk[..., written, :, None] * v[..., written, None, :]
+            z = z + gk[..., written, :]
+            written += 1
+        num.append(fq[..., t : t + 1, :] @ S)
+        den.append(gq[..., t : t + 1, :] @ z[..., None])
+    yield xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
 
 
-def _spans(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:
-    return ((a, min(a + length, end)) for a in range(start, end, length))
-
-
-@linear_form
-def linear_attention_recurrent(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[no-untyped-def]
+def linear_attention_recurrent(
+    q: Array,
+    k: Array,
+    v: Array,
+    /,
+    kernel: Kernel = IDENTITY,
+    *,
+    mask: str | int = "causal",
+    state: State | None = None,
+    padding: Any = None,
+) -> tuple[Array, State]:
     """Linearized attention as a recurrence, one token at a time.
 
         S_t = S_{t-1} + φ(k_t) v_tᵀ        z_t = z_{t-1} + φ(k_t)
@@ -92,54 +373,66 @@ def linear_attention_recurrent(xp, fq, fk, gq, gk, v, S, z, P):  # type: ignore[
     Under a prefix mask the first P tokens are all written before the first is read.
     Arguments as in linear_attention, which it equals (theorem recurrent_eq_sum).   Cost O(n r m)
     """
-    num, den = [fq[..., :0, :] @ S], [gq[..., :0, :] @ z[..., None]]
-    written = 0
-    for t in range(fq.shape[-2]):
-        while written < max(t + 1, P):
-            S = S + fk[..., written, :, None] * v[..., written, None, :]
-            z = z + gk[..., written, :]
-            written += 1
-        num.append(fq[..., t : t + 1, :] @ S)
-        den.append(gq[..., t : t + 1, :] @ z[..., None])
-    return xp.concat(num, axis=-2), xp.concat(den, axis=-2), S, z
+    return evaluate(running_state, "linear_attention_recurrent", q, k, v, kernel, mask, state, padding)
 
 
-@streaming_form
-def linear_attention_chunked(xp, text, S, z, P, *, chunk=None):  # type: ignore[no-untyped-def]
+def chunks(text: Text, S: Array, z: Array, P: int, *, chunk: int) -> Steps:
+    xp = array_namespace(S)
+
+    def write(K: Array, H: Array, V: Array) -> tuple[Array, Array]:
+        return S + xp.matrix_transpose(K) @ V, z + sums(H, axis=-2)[..., 0, :]
+
+    for a, b in spans(0, P, chunk):
+        _, K, _, H, V = text[a:b]
+        S, z = write(K, H, V)
+    for a, b in spans(0, P, chunk):
+        Q, _, G, _, _ = text[a:b]
+        yield Q @ S, G @ z[..., None], S, z
+    # Of two lengths: the last chunk may be shorter.
+    seen = functools.cache(lambda n: visible_keys(text.q[..., :n, :], n, 0, 0))
+    for a, b in spans(P, text.n, chunk):
+        Q, K, G, H, V = text[a:b]
+        scores = masked(Q @ xp.matrix_transpose(K), seen(b - a))
+        masses = scores if G is Q and H is K else masked(G @ xp.matrix_transpose(H), seen(b - a))
+        num, den = scores @ V + Q @ S, sums(masses, axis=-1) + G @ z[..., None]
+        S, z = write(K, H, V)
+        yield num, den, S, z
+
+
+def linear_attention_chunked(
+    q: Array,
+    k: Array,
+    v: Array,
+    /,
+    kernel: Kernel = IDENTITY,
+    *,
+    mask: str | int = "causal",
+    state: State | None = None,
+    padding: Any = None,
+    chunk: int | None = None,
+) -> tuple[Array, State]:
     """Linearized attention by chunks: quadratic within a chunk, recurrent between chunks.
 
         o = (A v + φ(q) S) / (A 1 + φ(q) z) in each chunk;  then  S ← S + φ(k)ᵀ v,  z ← z + Σ φ(k)
 
     Under a prefix mask the first P tokens are all written, chunk by chunk, before the first is read.
-    Features too are made chunk by chunk: with NumPy, there is never more than a chunk and the state beside inputs and output.
-    Arguments as in linear_attention, which it equals (theorem chunked_eq_sum); chunk ≥ 1, by default chosen by shape and dtype.
+    Features too are made chunk by chunk: with NumPy, there is never more than a chunk and the state
+    beside inputs and output.
+    Arguments as in linear_attention, which it equals (theorem chunked_eq_sum).
+    chunk : tokens in a chunk, ≥ 1; by default chosen by shape and dtype
     Cost     O(n (r m + chunk (r + m))), memory O(chunk (chunk + r) + r m) for each head
     """
-    chunk = chunk_length(text.q, S) if chunk is None else integer("linear_attention_chunked", "chunk", chunk, least=1)
+    if chunk is not None:
+        check_integer("linear_attention_chunked", "chunk", chunk, least=1)
 
-    def written(K, H, V):  # type: ignore[no-untyped-def]
-        return S + xp.matrix_transpose(K) @ V, z + sums(H, axis=-2)[..., 0, :]
+    def formula(text: Text, S: Array, z: Array, P: int) -> Steps:
+        return chunks(text, S, z, P, chunk=chunk or chunk_length(q, S))
 
-    for a, b in _spans(0, P, chunk):
-        _, K, _, H, V = text[a:b]
-        S, z = written(K, H, V)
-    for a, b in _spans(0, P, chunk):
-        Q, _, G, _, _ = text[a:b]
-        yield Q @ S, G @ z[..., None], S, z
-    seen = functools.cache(
-        lambda n: visible(text.q[..., :n, :], n, 0, 0)
-    )  # of two lengths: the last chunk may be shorter
-    for a, b in _spans(P, len(text), chunk):
-        Q, K, G, H, V = text[a:b]
-        scores = masked(Q @ xp.matrix_transpose(K), seen(b - a))
-        masses = scores if G is Q and H is K else masked(G @ xp.matrix_transpose(H), seen(b - a))
-        num, den = scores @ V + Q @ S, sums(masses, axis=-1) + G @ z[..., None]
-        S, z = written(K, H, V)
-        yield num, den, S, z
+    return evaluate(formula, "linear_attention_chunked", q, k, v, kernel, mask, state, padding)
 
 
-def chunk_length(q: Any, S: Any) -> int:
-    """The most tokens, in sixteens from 32 to 128, whose scores take up no more than CACHE bytes for all heads together.
+def chunk_length(q: Array, S: Array) -> int:
+    """The most tokens, in sixteens from 32 to 128, whose scores fit CACHE bytes for all heads together.
 
     Longer chunks are fewer calls, but more arithmetic, and slow once they leave the cache.
     """
@@ -147,4 +440,5 @@ def chunk_length(q: Any, S: Any) -> int:
     return min(max(isqrt(CACHE // (heads * itemsize(q))) // 16 * 16, 32), 128)
 
 
-CACHE = 2**18
+def spans(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:
+    return ((a, min(a + length, end)) for a in range(start, end, length))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import instance, integer, namespace, shape
+from ..checks import check_type, check_integer, common_namespace, check_shape
 from ..errors import NotDefined, brief, choose
 from ..model.token_wise import constant
 from ..systems import System, require, system_of
@@ -61,8 +61,8 @@ class RandomFeatures:
             must = "None for taylor" if self.kind == "taylor" else f"an array (directions, width) for {self.kind}"
             raise ValueError(f"RandomFeatures: `omega` must be {must}, got {brief(self.omega)}")
         if self.omega is not None:
-            namespace("RandomFeatures", omega=self.omega)
-            shape("RandomFeatures", "omega", self.omega, "directions", "width")
+            common_namespace("RandomFeatures", omega=self.omega)
+            check_shape("RandomFeatures", "omega", self.omega, "directions", "width")
         right = not isinstance(self.A, bool) and isinstance(self.A, int | float | Fraction) and -math.inf < self.A <= 0
         if not right or (self.A != 0 and self.kind != "favor++"):
             limits = "a finite number ≤ 0" if self.kind == "favor++" else "0 but for favor++"
@@ -88,10 +88,10 @@ class RandomFeatures:
 
         x : (..., n, d)    ->  f : (..., n, r), all 1 if φ is positive;  c : (..., n, r), or (..., n, 1) if it is not
         """
-        xp = namespace("RandomFeatures", x=x, **({} if self.omega is None else {"omega": self.omega}))
+        xp = common_namespace("RandomFeatures", x=x, **({} if self.omega is None else {"omega": self.omega}))
         require(system_of(x), "real", f"a map to {self.name}")
         d = "width" if self.omega is None else self.omega.shape[-1]
-        shape("RandomFeatures", "x", x, "tokens", d, like="" if self.omega is None else "to match `omega`")
+        check_shape("RandomFeatures", "x", x, "tokens", d, like="" if self.omega is None else "to match `omega`")
         one, half = xp.ones_like(x[..., :1]), xp.sum(x * x, axis=-1, keepdims=True) / 2
         if self.kind == "taylor":
             return xp.concat([one, x, outer(x, x) / xp.sqrt(one + one)], axis=-1), xp.zeros_like(one)
@@ -124,14 +124,14 @@ class RandomFeatures:
         Source   our derivation
         """
         who = "RandomFeatures.rotated"
-        instance(who, "rope", rope, Rope)
+        check_type(who, "rope", rope, Rope)
         if rope.placement != "before":
             raise NotDefined(
                 f"{who}: directions turn under RoPE before the kernel; under RoPE after φ the state itself turns, by shift"
             )
         if self.omega is None:
             raise NotDefined(f"{who}: {self.name} have no directions to turn; keep running positions")
-        integer(who, "by", by)
+        check_integer(who, "by", by)
         base, angle = (self.omega, by) if self.drawn is None else (self.drawn, self.turn + by)
         return replace(self, omega=rotate(base, *rope.table([angle]), layout=rope.layout), turn=self.turn + by)
 
@@ -161,10 +161,10 @@ def random_features(
     """
     who = "random_features"
     choose(who, "kind", kind, KINDS)
-    instance(who, "system", system, System)
+    check_type(who, "system", system, System)
     require(system, "real", f"a map to {kind} features")
-    A = Fraction(least_error(statistic(who, kind, a), integer(who, "d", d, least=2 if kind == "simplex" else 1)))
-    rng = np.random.default_rng(integer(who, "seed", seed, least=0))
+    A = Fraction(least_error(statistic(who, kind, a), check_integer(who, "d", d, least=2 if kind == "simplex" else 1)))
+    rng = np.random.default_rng(check_integer(who, "seed", seed, least=0))
     r = count(who, kind, r)
     if r is None:
         return RandomFeatures(kind, None)
@@ -201,7 +201,7 @@ def count(who: str, kind: str, r: int | None) -> int | None:
         if r is not None:
             raise ValueError(f"{who}: `r` must be None for taylor, whose features are 1 + d + d², got {brief(r)}")
         return None
-    if integer(who, "r", r, least=1) % 2 and kind in PAIRS:
+    if check_integer(who, "r", r, least=1) % 2 and kind in PAIRS:
         raise ValueError(f"{who}: `r` must be even for {kind}, which makes two features of each direction, got {r}")
     return r
 

@@ -1,63 +1,318 @@
-"""Softmax attention, with its KV cache as the state, and memories in place of tokens that are no longer in it (ICLAA).
+"""Softmax attention, with its KV cache as the state, and memories in place of tokens (ICLAA).
 
 o_t = ( Σ_{s≤t} exp(c q_t·k_s) v_s + φ(√c q_t)ᵀ b_KV ) / ( Σ_{s≤t} exp(c q_t·k_s) + φ(√c q_t)ᵀ b_D )
 """
 
 from __future__ import annotations
 
-from ..checks import visible
-from .forms import softmax_form
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..arrays import Array
+from ..checks import (
+    check_finite,
+    check_integer,
+    check_mask,
+    check_scalar,
+    check_shape,
+    check_type,
+    common_namespace,
+    divide,
+    leading_axes,
+    visible_keys,
+    zero_padded,
+)
+from ..errors import NotDefined, brief
+from ..systems.floats import array_namespace, device, require_of
+from .feature_maps import Kernel
+from .linear_attention import check_arguments, padded_zero_over_one
+from .memory import ARRAYS, Memory, Points, check_memory, read_memories
+from .random_features import RandomFeatures
+from .rope import Rope
 
 
-@softmax_form
-def softmax_attention(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
-    """Softmax attention by its definition: for each token, the sum over all that it sees, and what memories say of the rest.
+@dataclass(frozen=True, eq=False)
+class KVCache:
+    """All keys (turned, if there is RoPE) and values so far, and where the next token is read.
 
-        o_t = ( Σ_{s≤t} exp(c q_t·k_s) v_s + φ(√c q_t)ᵀ b_KV ) / ( Σ_{s≤t} exp(c q_t·k_s) + φ(√c q_t)ᵀ b_D )
+    k (..., M, d)    v (..., M, m)    keep : (..., 1, M) booleans, False for tokens that do not count
+    memories : what stands in place of tokens that came before these; see memory.py
+    """
+
+    k: Array
+    v: Array
+    keep: Any
+    position: int
+    memories: tuple[Memory, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_integer("KVCache", "position", self.position)
+        for memory in self.memories:
+            check_type("KVCache", "memories", memory, Memory)
+
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> KVCache:
+        """f on every array but `keep`, which broadcasts."""
+        memories = tuple(memory.map_arrays(f) for memory in self.memories)
+        return replace(self, k=f(self.k, 2), v=f(self.v, 2), memories=memories)
+
+    def shifted(self, by: int, kernel: Kernel) -> KVCache:
+        """k ↦ R_by k, and the maps of the memories turn likewise."""
+        rope = kernel.rope
+        k = self.k if rope is None or not by else rope(self.k, [by] * self.k.shape[-2])
+        memories = tuple(memory.shifted(by, rope) for memory in self.memories)
+        return replace(self, k=k, position=self.position + by, memories=memories)
+
+    def weighed(self, old: KVCache | None, strength: Any) -> KVCache:
+        raise NotDefined(
+            "convert: tokens of a KV cache count once; pass `by`, to make a memory that can count `strength` times"
+        )
+
+    def check_heads(
+        self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array
+    ) -> None:
+        """Refuse a cache that does not go with so many heads, these widths and an array like this."""
+        common_namespace(who, weights=like, **{f"{name}.k": self.k, f"{name}.v": self.v})
+        check_shape(who, f"{name}.k", self.k, groups, "tokens", d)
+        check_shape(who, f"{name}.v", self.v, groups, self.k.shape[-2], m, like="to match its k")
+        for part, x in (("k", self.k), ("v", self.v)):
+            check_finite(who, f"{name}.{part}", x)
+        for memory in self.memories:
+            check_memory(who, memory, d, m, groups, weights=like)
+
+    def arrays(self) -> dict[str, Array]:
+        found = {"cache.k": self.k, "cache.v": self.v}
+        for j, memory in enumerate(self.memories):
+            found |= {numbered(name, j): x for name, x in memory.arrays().items()}
+        return found
+
+    def metadata(self) -> list[dict[str, Any]]:
+        return [memory.metadata() for memory in self.memories]
+
+    @classmethod
+    def owns(cls, name: str) -> bool:
+        pattern = r"cache\.(k|v)|b_(KV|D|scale|mix|points|omega)(\.[1-9]\d{0,3})?"
+        return re.fullmatch(pattern, name) is not None
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int
+    ) -> KVCache:
+        for name in ("cache.k", "cache.v"):
+            if name not in arrays:
+                raise ValueError(f"`{name}` must be there in each layer, since other biases are")
+        if not isinstance(metadata, list) or not all(isinstance(one, dict) for one in metadata):
+            raise ValueError(f"`maps` must be a list of objects for each layer, got {brief(metadata)}")
+        k, v, rest, memories = arrays["cache.k"], arrays["cache.v"], dict(arrays), []
+        check_shape("metadata", "cache.k", k, "tokens", "width")
+        for j, one in enumerate(metadata):
+            own = {name: rest.pop(numbered(file_name, j), None) for name, (_, file_name) in ARRAYS.items()}
+            S = own.pop("S")
+            if S is None:
+                raise ValueError(f"`{numbered('b_KV', j)}` must be there for each map, got none for {brief(one)}")
+            check_shape("metadata", "b_KV", S, "features", "values")
+            stored = {name: rest.pop(numbered(name, j), None) for name in ("b_points", "b_omega")}
+            phi = map_from_metadata(one, stored["b_points"], stored["b_omega"], S, kernel.rope, width)
+            memories.append(Memory(phi, S, **own, about=str(one.get("about", ""))[:200]))
+        unknown = rest.keys() - {"cache.k", "cache.v"}
+        if unknown:
+            raise ValueError(f"`{min(unknown)}` must have a map among the metadata, got none")
+        return cls(k, v, token_indices(k)[None, :] >= 0, position, tuple(memories))
+
+
+def numbered(name: str, j: int) -> str:
+    """The name in a file of an array of memory j; the first has no number."""
+    return f"{name}.{j}" if j else name
+
+
+def token_indices(k: Array) -> Any:
+    """0 … M−1, where masks of k live."""
+    return array_namespace(k).arange(k.shape[-2], device=device(k))
+
+
+def map_from_metadata(
+    metadata: dict[str, Any], points: Array | None, omega: Array | None, S: Array, rope: Rope | None, width: int
+) -> Points | RandomFeatures:
+    """The map φ of a memory, from the metadata and arrays of a file."""
+    is_points = metadata.get("map") == "points"
+    if is_points != (points is not None):
+        got = brief(str(metadata.get("map")))
+        raise ValueError(f"`b_points` must be there exactly for a map 'points', got the map {got}")
+    return Points(points) if points is not None else RandomFeatures.from_metadata(metadata, omega, S, rope, width)
+
+
+class Scores(NamedTuple):
+    """What a formula of softmax attention is given; the M tokens of the cache stand first in k, v, shown.
+
+    memory : (num, den, top) of all memories, to be counted exp(top) times; None if there are none
+    """
+
+    c: Any
+    q: Array
+    k: Array
+    v: Array
+    shown: Any
+    M: int
+    P: int
+    memory: tuple[Array, Array, Array] | None
+
+
+Formula = Callable[[Scores], tuple[Array, Array]]
+
+
+def evaluate(
+    formula: Formula,
+    who: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: Any,
+    mask: str | int,
+    rope: Rope | None,
+    cache: KVCache | None,
+    padding: Any,
+) -> tuple[Array, KVCache]:
+    """Check the arguments, put the cache before the text, sum as the formula says, and divide."""
+    P, keep = check_arguments(who, q, k, v, mask, padding)
+    require_of(q, "real", "softmax attention")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_finite(who, name, x, keep)
+    xp, (n, d) = array_namespace(q), q.shape[-2:]
+    shown = token_indices(q)[None, :] >= 0 if padding is None else padding[..., None, :]
+    start = KVCache(k[..., :0, :], v[..., :0, :], shown[..., :0], 0) if cache is None else cache
+    check_cache(who, start, q, v)
+    if rope is not None:
+        q, k = turn_before_kernel(who, q, k, rope, start.position)
+    k, v = zero_padded(keep, k), zero_padded(keep, v)
+    axes = leading_axes(who, k=k, cache=start.k, v=v)
+    leading_axes(who, q=q, k=k, v=v, cache=start.k)
+    k, v = concatenate(axes, start.k, k, axis=-2), concatenate(axes, start.v, v, axis=-2)
+    shown = concatenate(leading_axes(who, padding=shown, cache=start.keep), start.keep, shown, axis=-1)
+    one = xp.ones((1, 1), dtype=q.dtype, device=device(q))
+    c = 1 / xp.sqrt(max(d, 1) * one) if scale is None else check_scalar(who, "scale", scale, q=q)
+
+    memory = read_memories(start.memories, q * xp.sqrt(c * one)) if start.memories else None
+    num, den = formula(Scores(c, q, k, v, shown, k.shape[-2] - n, P, memory))
+    if keep is not None:
+        num, den = padded_zero_over_one(keep, num, den)
+    after = KVCache(k, v, shown, start.position + n, start.memories)
+    return divide(who, num, den, "Σ exp(c q·k)"), after
+
+
+def turn_before_kernel(who: str, q: Array, k: Array, rope: Rope, position: int) -> tuple[Array, Array]:
+    check_type(who, "rope", rope, Rope)
+    if rope.placement != "before":
+        needed = "placement 'before' (there is no feature map)"
+        raise NotDefined(f"{who}: `rope` must have {needed}, got {rope.placement!r}")
+    at = range(position, position + q.shape[-2])
+    return rope(q, at), rope(k, at)
+
+
+def check_cache(who: str, cache: KVCache, q: Array, v: Array) -> None:
+    check_type(who, "cache", cache, KVCache)
+    common_namespace(who, **{"q": q, "cache.k": cache.k, "cache.v": cache.v})
+    check_shape(who, "cache.k", cache.k, "tokens", q.shape[-1], like="to match `q`")
+    check_shape(who, "cache.v", cache.v, cache.k.shape[-2], v.shape[-1], like="to match `cache.k` and `v`")
+    check_mask(who, "cache.keep", cache.keep, "cache.k", cache.k)
+    check_shape(who, "cache.keep", cache.keep, 1, cache.k.shape[-2], like="to match `cache.k`")
+    for name, x in (("cache.k", cache.k), ("cache.v", cache.v)):
+        check_finite(who, name, x)
+    for memory in cache.memories:
+        check_memory(who, memory, q.shape[-1], v.shape[-1], q=q, v=v)
+
+
+def concatenate(lead: tuple[int, ...], *pieces: Array, axis: int) -> Array:
+    """The pieces side by side, broadcast to the same leading axes."""
+    xp = array_namespace(pieces[0])
+    return xp.concat([xp.broadcast_to(x, (*lead, *x.shape[-2:])) for x in pieces], axis=axis)
+
+
+def sum_over_keys(s: Scores) -> tuple[Array, Array]:
+    xp, q, k, v = array_namespace(s.q), s.q, s.k, s.v
+    nums = [q[..., :0, :] @ xp.matrix_transpose(k) @ v]
+    dens = [xp.sum(q[..., :0, :] @ xp.matrix_transpose(k), axis=-1, keepdims=True)]
+    for t in range(q.shape[-2]):
+        seen = slice(0, s.M + max(t + 1, s.P))
+        sim = xp.exp(s.c * (q[..., t : t + 1, :] @ xp.matrix_transpose(k[..., seen, :])))
+        sim = xp.where(s.shown[..., seen], sim, xp.zeros_like(sim))
+        nums.append(sim @ v[..., seen, :])
+        dens.append(xp.sum(sim, axis=-1, keepdims=True))
+    num, den = xp.concat(nums, axis=-2), xp.concat(dens, axis=-2)
+    if s.memory is None:
+        return num, den
+    b_KV, b_D, top = s.memory
+    return num + xp.exp(top) * b_KV, den + xp.exp(top) * b_D
+
+
+def softmax_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    scale: Any = None,
+    mask: str | int = "causal",
+    rope: Rope | None = None,
+    cache: KVCache | None = None,
+    padding: Any = None,
+) -> tuple[Array, KVCache]:
+    """Softmax attention by its definition: for each token, the sum over all that it sees.
+
+        o_t = ( Σ_{s≤t} exp(c q_t·k_s) v_s + φ(√c q_t)ᵀ b_KV )
+              / ( Σ_{s≤t} exp(c q_t·k_s) + φ(√c q_t)ᵀ b_D )
 
     q, k : (..., n, d)    v : (..., n, m)    ->  o : (..., n, m), KVCache after the last token
 
-    scale : c, by default 1/√d         mask : "causal", "full", or P: the first P tokens see each other
-    rope : a Rope before the kernel    cache : a KVCache to start from    padding : (..., n) booleans, False for tokens that do not count
+    scale : c, by default 1/√d          mask : "causal", "full", or P: a prefix of P tokens
+    rope : a Rope before the kernel     cache : a KVCache to start from, with its memories
+    padding : (..., n) booleans, False for tokens that do not count
     Needs    real
-    Source   Vaswani et al. 2017. Nothing is subtracted in the exponent: large scores overflow; see softmax_attention_shifted.
+    Source   Vaswani et al. 2017. Nothing is subtracted in the exponent: large scores overflow; see
+             softmax_attention_shifted.
     Cost     O(n² (d + m))
     """
-    num, den = (
-        [q[..., :0, :] @ xp.matrix_transpose(k) @ v],
-        [xp.sum(q[..., :0, :] @ xp.matrix_transpose(k), axis=-1, keepdims=True)],
-    )
-    for t in range(q.shape[-2]):
-        seen = slice(0, M + max(t + 1, P))
-        sim = xp.exp(c * (q[..., t : t + 1, :] @ xp.matrix_transpose(k[..., seen, :])))
-        sim = xp.where(shown[..., seen], sim, xp.zeros_like(sim))
-        num.append(sim @ v[..., seen, :])
-        den.append(xp.sum(sim, axis=-1, keepdims=True))
-    num, den = xp.concat(num, axis=-2), xp.concat(den, axis=-2)
-    return (num, den) if past is None else (num + xp.exp(past[2]) * past[0], den + xp.exp(past[2]) * past[1])
+    return evaluate(sum_over_keys, "softmax_attention", q, k, v, scale, mask, rope, cache, padding)
 
 
-@softmax_form
-def softmax_attention_shifted(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
-    """Softmax attention with the largest visible score subtracted in the exponent, so that nothing overflows.
-
-        A_ts = c q_t·k_s        a_t = max_{s≤t} A_ts, and the largest exponent in which memories are read
-        o_t = ( Σ_{s≤t} exp(A_ts − a_t) v_s + exp(−a_t) φᵀ b_KV ) / ( Σ_{s≤t} exp(A_ts − a_t) + exp(−a_t) φᵀ b_D )
-
-    Arguments as in softmax_attention, which it equals (theorem softmax_shifted_eq_sum).   Needs ordered, real
-    """
-    seen = visible(q, k.shape[-2], M, P) & shown
-    scores = c * (q @ xp.matrix_transpose(k))
-    own = c * xp.sum(
-        q * k[..., M:, :], axis=-1, keepdims=True
-    )  # stands in for what t does not see: it always sees itself
+def shifted_scores(s: Scores) -> tuple[Array, Array]:
+    xp, q, k, v = array_namespace(s.q), s.q, s.k, s.v
+    seen = visible_keys(q, k.shape[-2], s.M, s.P) & s.shown
+    scores = s.c * (q @ xp.matrix_transpose(k))
     if 0 in scores.shape:
         return scores @ v, xp.sum(scores, axis=-1, keepdims=True)
+    # In place of keys that t does not see stands its own, which it always sees.
+    own = s.c * xp.sum(q * k[..., s.M :, :], axis=-1, keepdims=True)
     top = xp.max(xp.where(seen, scores, own), axis=-1, keepdims=True)
-    top = top if past is None else xp.maximum(top, past[2])
+    top = top if s.memory is None else xp.maximum(top, s.memory[2])
     sim = xp.exp(xp.where(seen, scores - top, xp.zeros_like(scores)))
     sim = xp.where(seen, sim, xp.zeros_like(sim))
     num, den = sim @ v, xp.sum(sim, axis=-1, keepdims=True)
-    return (
-        (num, den) if past is None else (num + xp.exp(past[2] - top) * past[0], den + xp.exp(past[2] - top) * past[1])
-    )
+    if s.memory is None:
+        return num, den
+    b_KV, b_D, exponent = s.memory
+    return num + xp.exp(exponent - top) * b_KV, den + xp.exp(exponent - top) * b_D
+
+
+def softmax_attention_shifted(
+    q: Array,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    scale: Any = None,
+    mask: str | int = "causal",
+    rope: Rope | None = None,
+    cache: KVCache | None = None,
+    padding: Any = None,
+) -> tuple[Array, KVCache]:
+    """Softmax attention with the largest visible score subtracted in the exponent: nothing overflows.
+
+        A_ts = c q_t·k_s        a_t = max_{s≤t} A_ts, and the largest exponent of the memories
+        o_t = ( Σ_{s≤t} exp(A_ts − a_t) v_s + exp(−a_t) φᵀ b_KV )
+              / ( Σ_{s≤t} exp(A_ts − a_t) + exp(−a_t) φᵀ b_D )
+
+    Arguments as in softmax_attention, which it equals (theorem softmax_shifted_eq_sum).
+    Needs    ordered, real
+    """
+    return evaluate(shifted_scores, "softmax_attention_shifted", q, k, v, scale, mask, rope, cache, padding)

@@ -13,46 +13,46 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..attention.linear_attention import linear_attention_chunked
-from ..checks import divide, finite_arrays, instance, namespace, scalar, shape
+from ..checks import divide, check_finite_arrays, check_type, common_namespace, check_scalar, check_shape
 from ..model.transformer import Model
 from ..systems.array import array_namespace
 
 
 def f_icl(q: Any, demonstrations: Any, X: Any, W_K: Any, W_V: Any) -> Any:
     """Attention of q (n, d) to demonstrations (N, width) and text X (T, width).   W_K (d, width), W_V (m, width)  ->  (n, m)"""
-    xp = namespace("f_icl", q=q, demonstrations=demonstrations, X=X, W_K=W_K, W_V=W_V)
+    xp = common_namespace("f_icl", q=q, demonstrations=demonstrations, X=X, W_K=W_K, W_V=W_V)
     return f_zsl(q, xp.concat([demonstrations, X], axis=-2), W_K, W_V)
 
 
 def f_zsl(q: Any, X: Any, W_K: Any, W_V: Any) -> Any:
     """The same with no demonstrations: one score for each token, times its value."""
-    T = finite_arrays("f_zsl", q=q, X=X, W_K=W_K, W_V=W_V).matrix_transpose
+    T = check_finite_arrays("f_zsl", q=q, X=X, W_K=W_K, W_V=W_V).matrix_transpose
     for name, W in (("W_K", W_K), ("W_V", W_V)):
-        shape("f_zsl", name, W, "rows", X.shape[-1], like="to match `X`")
-    shape("f_zsl", "q", q, "queries", W_K.shape[-2], like="to match `W_K`")
+        check_shape("f_zsl", name, W, "rows", X.shape[-1], like="to match `X`")
+    check_shape("f_zsl", "q", q, "queries", W_K.shape[-2], like="to match `W_K`")
     return (q @ T(X @ T(W_K))) @ (X @ T(W_V))
 
 
 def delta_W(X: Any, W_K: Any, W_V: Any) -> Any:
     """Σ_i (W_V x_i) (W_K x_i)ᵀ, (m, d): ΔW_ICL of demonstrations, W_ZSL of the query's own text."""
-    xp = finite_arrays("delta_W", X=X, W_K=W_K, W_V=W_V)
+    xp = check_finite_arrays("delta_W", X=X, W_K=W_K, W_V=W_V)
     k, v = X @ xp.matrix_transpose(W_K), X @ xp.matrix_transpose(W_V)
     return xp.sum(v[..., :, :, None] * k[..., :, None, :], axis=-3)
 
 
 def f_ft(q: Any, X: Any, W_K: Any, W_V: Any, dW_K: Any, dW_V: Any) -> Any:
     """What finetuned keys and values make of it: (W_V + ΔW_V) X Xᵀ (W_K + ΔW_K)ᵀ q."""
-    namespace("f_ft", W_K=W_K, dW_K=dW_K, W_V=W_V, dW_V=dW_V)
-    shape("f_ft", "dW_K", dW_K, *W_K.shape, like="to match `W_K`", whole=True)
-    shape("f_ft", "dW_V", dW_V, *W_V.shape, like="to match `W_V`", whole=True)
+    common_namespace("f_ft", W_K=W_K, dW_K=dW_K, W_V=W_V, dW_V=dW_V)
+    check_shape("f_ft", "dW_K", dW_K, *W_K.shape, like="to match `W_K`", all_axes=True)
+    check_shape("f_ft", "dW_V", dW_V, *W_V.shape, like="to match `W_V`", all_axes=True)
     return f_zsl(q, X, W_K + dW_K, W_V + dW_V)
 
 
 def momentum_attention(o: Any, v: Any, eta: Any) -> Any:
     """MoAttn: o_t + Σ_{i<t} η^{t−i} v_i, an average of values over time, as momentum is of gradients.   o, v (..., n, m)"""
-    xp = finite_arrays("momentum_attention", o=o, v=v)
-    shape("momentum_attention", "v", v, *o.shape[-2:], like="to match `o`")
-    scalar("momentum_attention", "eta", eta, o=o)
+    xp = check_finite_arrays("momentum_attention", o=o, v=v)
+    check_shape("momentum_attention", "v", v, *o.shape[-2:], like="to match `o`")
+    check_scalar("momentum_attention", "eta", eta, o=o)
     rows, past = [o[..., :0, :]], 0 * v[..., :1, :]
     for t in range(o.shape[-2]):
         rows.append(o[..., t : t + 1, :] + past)
@@ -78,7 +78,7 @@ class Heads(NamedTuple):
 
 def watched(model: Model, text: Any, **options: Any) -> list[Heads]:
     """Every layer's attention while the model reads a text; options as in `transformer`."""
-    instance("watched", "model", model, Model)
+    check_type("watched", "model", model, Model)
     found: list[Heads] = []
 
     def form(q: Any, k: Any, v: Any, /, **others: Any) -> Any:
@@ -108,7 +108,7 @@ def likeness(model: Model, tuned: Model, demonstrations: Any, text: Any) -> list
     summed over heads, the finetuned ones are products of the query vector with the query vectors of the training tokens, recorded
     while finetuning; and it is τ-b.
     """
-    both = namespace("likeness", demonstrations=demonstrations, text=text).concat([demonstrations, text], axis=-2)
+    both = common_namespace("likeness", demonstrations=demonstrations, text=text).concat([demonstrations, text], axis=-2)
     M, own, last, found = demonstrations.shape[-2], slice(demonstrations.shape[-2], None), slice(-1, None), []
     for zsl, icl, ft, shown in zip(
         *(watched(m, x) for m, x in ((model, text), (model, both), (tuned, text), (tuned, both))), strict=True
@@ -138,8 +138,8 @@ def rec2ftp(zsl: Any, icl: Any, ft: Any) -> float:
 
 def cosine(a: Any, b: Any) -> Any:
     """a·b / (|a| |b|) along the last axis.   Needs real"""
-    xp = finite_arrays("cosine", a=a, b=b)
-    shape("cosine", "b", b, *a.shape, like="to match `a`", whole=True)
+    xp = check_finite_arrays("cosine", a=a, b=b)
+    check_shape("cosine", "b", b, *a.shape, like="to match `a`", all_axes=True)
     dot, lengths = xp.sum(rows(a * b), axis=-1, keepdims=True), length(rows(a)) * length(rows(b))
     return xp.reshape(divide("cosine", dot, lengths, "|a| |b|"), a.shape[:-1])
 
@@ -156,7 +156,7 @@ def sim_am(scores_icl: Any, scores_ft: Any) -> Any:
 
 
 def unit(h: Any) -> Any:
-    xp = finite_arrays("unit", h=h)
+    xp = check_finite_arrays("unit", h=h)
     return xp.reshape(divide("unit", rows(h), length(rows(h)), "|h|"), h.shape)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ..checks import finite_arrays, home, namespace, scalar, shape
+from ..checks import check_finite_arrays, library_of, common_namespace, check_scalar, check_shape
 from ..systems import SystemArray, Dual, Rounded
 from ..systems.array import device
 from ..systems.floats import dtype_name
@@ -28,7 +28,7 @@ def gradient(loss: Loss, W: Any, *data: Any) -> Any:
     >>> gradient(squared_error, W, X, Y)
     ℚ([[9/2, 3/2]])
     """
-    xp = finite_arrays("gradient", W=W, **{f"data[{i}]": x for i, x in enumerate(data)})
+    xp = check_finite_arrays("gradient", W=W, **{f"data[{i}]": x for i, x in enumerate(data)})
     if W.ndim != 2:
         raise ValueError(f"gradient: `W` must have shape (outputs, inputs), got {tuple(W.shape)}")
     m, r = W.shape
@@ -41,7 +41,7 @@ def slope(loss: Loss, W: Any, E: Any, data: tuple[Any, ...]) -> Any:
     if isinstance(W, SystemArray):
         dual = Dual(W.system)
         return dual.tangent(loss(dual.join(W, E), *(dual.join(x, 0 * x) for x in data)))
-    library = home(W)
+    library = library_of(W)
     if library == "numpy":
         numbers = Rounded(dtype_name(W.dtype))
         return (
@@ -61,15 +61,15 @@ def slope(loss: Loss, W: Any, E: Any, data: tuple[Any, ...]) -> Any:
 
 def step(loss: Loss, W: Any, eta: Any, *data: Any) -> Any:
     """One step of gradient descent, W − η ∂L/∂W."""
-    scalar("step", "eta", eta, W=W)
+    check_scalar("step", "eta", eta, W=W)
     return W - eta * gradient(loss, W, *data)
 
 
 def squared_error(W: Any, X: Any, Y: Any) -> Any:
     """L(W) = 1/(2N) Σ_i |W x_i − y_i|².   W (..., m, d), X (N, d), Y (N, m)"""
-    xp = namespace("squared_error", W=W, X=X, Y=Y)
-    shape("squared_error", "X", X, "examples", W.shape[-1], like="to match `W`")
-    shape("squared_error", "Y", Y, X.shape[-2], W.shape[-2], like="to match `X` and `W`")
+    xp = common_namespace("squared_error", W=W, X=X, Y=Y)
+    check_shape("squared_error", "X", X, "examples", W.shape[-1], like="to match `W`")
+    check_shape("squared_error", "Y", Y, X.shape[-2], W.shape[-2], like="to match `X` and `W`")
     if not X.shape[-2]:
         raise ValueError("squared_error: `X` must hold one or more examples, for there to be a mean, got none")
     e = X @ xp.matrix_transpose(W) - Y
@@ -78,7 +78,7 @@ def squared_error(W: Any, X: Any, Y: Any) -> Any:
 
 def alignment(W: Any, values: Any, keys: Any) -> Any:
     """Σ_i v_iᵀ W k_i: how far the predictions W k_i point where the values do.   W (..., m, r), values (N, m), keys (N, r)"""
-    xp = namespace("alignment", W=W, values=values, keys=keys)
-    shape("alignment", "keys", keys, "examples", W.shape[-1], like="to match `W`")
-    shape("alignment", "values", values, keys.shape[-2], W.shape[-2], like="to match `keys` and `W`")
+    xp = common_namespace("alignment", W=W, values=values, keys=keys)
+    check_shape("alignment", "keys", keys, "examples", W.shape[-1], like="to match `W`")
+    check_shape("alignment", "values", values, keys.shape[-2], W.shape[-2], like="to match `keys` and `W`")
     return xp.sum(xp.sum(values * (keys @ xp.matrix_transpose(W)), axis=-1), axis=-1)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..attention.state import absorb, no_text
-from ..checks import finite_arrays, integer, namespace, scalar, shape
+from ..checks import check_finite_arrays, check_integer, common_namespace, check_scalar, check_shape
 from .gradient import gradient
 
 
@@ -33,20 +33,20 @@ def dual_form(W_0: Any, errors: Any, inputs: Any, x: Any) -> Any:
     x : (q, d), queries    ->  (q, m)
     Equals   trained(W_0, errors, inputs) x (theorem dual_form)
     """
-    xp = finite_arrays("dual_form", W_0=W_0, x=x)
+    xp = check_finite_arrays("dual_form", W_0=W_0, x=x)
     check("dual_form", W_0, errors=errors, inputs=inputs)
-    shape("dual_form", "x", x, "queries", W_0.shape[1], like="to match `W_0`", whole=True)
+    check_shape("dual_form", "x", x, "queries", W_0.shape[1], like="to match `W_0`", all_axes=True)
     history = absorb(no_text(errors, inputs.shape[1], errors.shape[1]), inputs, errors)
     return x @ xp.matrix_transpose(W_0) + x @ history.S
 
 
 def check(who: str, W_0: Any, **history: Any) -> None:
     """W_0 (m, d) and, by their names, something (n, m) and something (n, d)."""
-    finite_arrays(who, W_0=W_0, **history)
-    shape(who, "W_0", W_0, "outputs", "inputs", whole=True)
+    check_finite_arrays(who, W_0=W_0, **history)
+    check_shape(who, "W_0", W_0, "outputs", "inputs", all_axes=True)
     (of_outputs, e), (of_inputs, x) = history.items()
-    shape(who, of_inputs, x, "examples", W_0.shape[1], like="to match `W_0`", whole=True)
-    shape(who, of_outputs, e, x.shape[0], W_0.shape[0], like=f"to match `{of_inputs}` and `W_0`", whole=True)
+    check_shape(who, of_inputs, x, "examples", W_0.shape[1], like="to match `W_0`", all_axes=True)
+    check_shape(who, of_outputs, e, x.shape[0], W_0.shape[0], like=f"to match `{of_inputs}` and `W_0`", all_axes=True)
 
 
 def training_history(
@@ -58,11 +58,11 @@ def training_history(
 
     X : (N, d)    Y : (N, m)    ->  (steps·N, m), (steps·N, d)
     """
-    xp = namespace("training_history", W_0=W_0, X=X, Y=Y)
+    xp = common_namespace("training_history", W_0=W_0, X=X, Y=Y)
     check("training_history", W_0, Y=Y, X=X)
-    scalar("training_history", "eta", eta, X=X)
+    check_scalar("training_history", "eta", eta, X=X)
     errors, inputs = Y[:0, :], X[:0, :]
-    for _ in range(integer("training_history", "steps", steps, least=0)):
+    for _ in range(check_integer("training_history", "steps", steps, least=0)):
         predictions = dual_form(W_0, errors, inputs, X)
         errors = xp.concat([errors, -eta * gradient(loss, predictions, Y)], axis=0)
         inputs = xp.concat([inputs, X], axis=0)
@@ -71,7 +71,7 @@ def training_history(
 
 def half_squares(y: Any, Y: Any) -> Any:
     """1/(2N) Σ_i |y_i − Y_i|², of predictions y (..., N, m)."""
-    xp = namespace("half_squares", y=y, Y=Y)
-    shape("half_squares", "y", y, *Y.shape, like="to match `Y`")
-    N = integer("half_squares", "N", Y.shape[-2], least=1)
+    xp = common_namespace("half_squares", y=y, Y=Y)
+    check_shape("half_squares", "y", y, *Y.shape, like="to match `Y`")
+    N = check_integer("half_squares", "N", Y.shape[-2], least=1)
     return xp.sum(xp.sum((y - Y) * (y - Y), axis=-1), axis=-1) / (2 * N)

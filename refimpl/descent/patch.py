@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import divide, finite_arrays, shape
+from ..checks import divide, check_finite_arrays, check_shape
 
 
 def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:
@@ -28,10 +28,10 @@ def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:
     >>> QQ.equal((W + rank_one_patch(W, a, delta)) @ a[:, None], W @ (a + delta)[:, None])
     True
     """
-    xp = finite_arrays("rank_one_patch", W=W, a=a, delta=delta)
-    shape("rank_one_patch", "W", W, "hidden", "width", whole=True)
+    xp = check_finite_arrays("rank_one_patch", W=W, a=a, delta=delta)
+    check_shape("rank_one_patch", "W", W, "hidden", "width", all_axes=True)
     for name, x in (("a", a), ("delta", delta)):
-        shape("rank_one_patch", name, x, W.shape[-1], like="to match `W`")
+        check_shape("rank_one_patch", name, x, W.shape[-1], like="to match `W`")
     rows = a if a.ndim > 1 else a[None, :]
     scaled = divide("rank_one_patch", rows, xp.sum(rows * rows, axis=-1, keepdims=True), "|a|²")
     return (W @ delta[..., None]) * xp.reshape(scaled, a.shape)[..., None, :]

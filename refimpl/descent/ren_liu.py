@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from typing import Any
 
-from ..checks import divide, finite_arrays, instance, integer, is_zero, known, namespace, scalar, shape
+from ..checks import divide, check_finite_arrays, check_type, check_integer, is_zero, is_true, common_namespace, check_scalar, check_shape
 from ..errors import ZeroDenominator, brief
 from ..systems import require, system_of
 from ..systems.array import array_namespace, device
@@ -41,12 +41,12 @@ class Attended:
     q: Any
 
     def __post_init__(self) -> None:
-        finite_arrays("Attended", **vars(self))
-        shape("Attended", "q", self.q, "features", whole=True)
+        check_finite_arrays("Attended", **vars(self))
+        check_shape("Attended", "q", self.q, "features", all_axes=True)
         for name, tokens in (("K_D", "N"), ("K_T", "T")):
-            shape("Attended", name, getattr(self, name), tokens, *self.q.shape, like="to match `q`", whole=True)
+            check_shape("Attended", name, getattr(self, name), tokens, *self.q.shape, like="to match `q`", all_axes=True)
         for name, K in (("V_D", self.K_D), ("V_T", self.K_T)):
-            shape(
+            check_shape(
                 "Attended",
                 name,
                 getattr(self, name),
@@ -108,7 +108,7 @@ def attention(seen: Attended, variant: Variant = NORMAL, *, eta: Any = 1) -> Any
 
 def changed(who: str, seen: Attended, variant: Variant) -> Attended:
     """What the variant's maps make of what is seen, if all of the variant can be applied to it."""
-    instance(who, "seen", seen, Attended)
+    check_type(who, "seen", seen, Attended)
     if variant.negatives is not None:
         indices(who, variant.negatives, seen.V_D.shape[0])
     if not is_zero(variant.off_diagonal) and not seen.V_T.shape[0]:
@@ -118,7 +118,7 @@ def changed(who: str, seen: Attended, variant: Variant) -> Attended:
 
 def W_0(seen: Attended) -> Any:
     """(1/D) Σ_{i∈T} v_i φ(k_i)ᵀ, (m, r): the dual model before it has seen a demonstration."""
-    T = namespace("W_0", q=seen.q).matrix_transpose
+    T = common_namespace("W_0", q=seen.q).matrix_transpose
     return divide("W_0", T(seen.V_T) @ seen.K_T, seen.D[None, :], "Σ κ(k, q)")
 
 
@@ -143,7 +143,7 @@ def variant_loss(variant: Variant) -> Callable[..., Any]:
         off_diagonal: Any,
         beta: Any,
     ) -> Any:
-        xp = namespace("variant_loss", W=W)
+        xp = common_namespace("variant_loss", W=W)
         total = dual_loss(W, V, K, D, eta)
         for i, chosen in enumerate(() if variant.negatives is None else variant.negatives):
             for j in chosen:
@@ -184,8 +184,8 @@ def one_at_a_time(seen: Attended, eta: Any) -> Any:
 
 def number(who: str, name: str, x: Any, like: Any) -> Any:
     """x as an array of shape (), which can stand among the data of a loss."""
-    scalar(who, name, x, like=like)
-    return x if hasattr(x, "ndim") else x * namespace(who, like=like).ones((), dtype=like.dtype, device=device(like))
+    check_scalar(who, name, x, like=like)
+    return x if hasattr(x, "ndim") else x * common_namespace(who, like=like).ones((), dtype=like.dtype, device=device(like))
 
 
 def rate(who: str, eta: Any, seen: Attended) -> Any:
@@ -204,9 +204,9 @@ def through_relu(seen: Attended, W_1: Any, W_2: Any) -> Attended:
     Σ says which hidden units are on for this query's o. Then attention(through_relu(seen, …)) = W_2 relu(W_1 attention(seen)).
     W_1 : (h, m)    W_2 : (m', h).   Needs ordered
     """
-    xp = namespace("through_relu", q=seen.q, W_1=W_1, W_2=W_2)
-    shape("through_relu", "W_1", W_1, "hidden", seen.V_D.shape[-1], like="to match the values")
-    shape("through_relu", "W_2", W_2, "outputs", W_1.shape[0], like="to match `W_1`")
+    xp = common_namespace("through_relu", q=seen.q, W_1=W_1, W_2=W_2)
+    check_shape("through_relu", "W_1", W_1, "hidden", seen.V_D.shape[-1], like="to match the values")
+    check_shape("through_relu", "W_2", W_2, "outputs", W_1.shape[0], like="to match `W_1`")
     require(system_of(seen.q), "ordered", "relu")
     inner = (W_1 @ attention(seen)[:, None])[:, 0]
     on = xp.where(inner > xp.zeros_like(inner), xp.ones_like(inner), xp.zeros_like(inner))
@@ -216,14 +216,14 @@ def through_relu(seen: Attended, W_1: Any, W_2: Any) -> Attended:
 
 def residual(W_1: Any, W_2: Any, c: Any, activation: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """g(x) = x + c W_2 σ(W_1 x), a map for values or keys."""
-    T = namespace("residual", W_1=W_1, W_2=W_2).matrix_transpose
+    T = common_namespace("residual", W_1=W_1, W_2=W_2).matrix_transpose
     return lambda x: x + c * (activation(x @ T(W_1)) @ T(W_2))
 
 
 def apart(V: Any, negatives: Sequence[Sequence[int]], beta: Any) -> Any:
     """v_i − (β/k) Σ_{j∈N(i)} v_j, for each i the k negatives N(i)."""
-    xp = namespace("apart", V=V)
-    scalar("apart", "beta", beta, V=V)
+    xp = common_namespace("apart", V=V)
+    check_scalar("apart", "beta", beta, V=V)
     rows = []
     for i, chosen in enumerate(indices("apart", negatives, V.shape[0])):
         each = [V[j, :] for j in chosen]
@@ -237,13 +237,13 @@ def indices(who: str, negatives: Sequence[Sequence[int]], N: int) -> list[list[i
         raise ValueError(
             f"{who}: `negatives` must name one or more for each of {N} demonstrations, got {brief(negatives)}"
         )
-    return [[integer(who, "negatives", j, least=0, most=N - 1) for j in chosen] for chosen in negatives]
+    return [[check_integer(who, "negatives", j, least=0, most=N - 1) for j in chosen] for chosen in negatives]
 
 
 def unlike(K: Any, k: int) -> list[list[int]]:
     """For each demonstration the k others whose keys it is least like, by κ.   Needs ordered"""
-    T = finite_arrays("unlike", K=K).matrix_transpose
-    integer("unlike", "k", k, least=1, most=max(K.shape[0] - 1, 1))
+    T = check_finite_arrays("unlike", K=K).matrix_transpose
+    check_integer("unlike", "k", k, least=1, most=max(K.shape[0] - 1, 1))
     require(system_of(K), "ordered", "choosing negatives")
     scores = (K @ T(K)).tolist()
     return [sorted((j for j in range(len(row)) if j != i), key=row.__getitem__)[:k] for i, row in enumerate(scores)]
@@ -280,8 +280,8 @@ def gram_features(G: Any) -> Any:
     So the dual model of softmax attention is exact and of finite width: G_ij = exp(x_i·x_j) over the keys and the query.
     G is taken to be symmetric: its lower triangle is read.
     """
-    xp = finite_arrays("gram_features", G=G)
-    shape("gram_features", "G", G, *G.shape[-1:], "tokens", whole=True)
+    xp = check_finite_arrays("gram_features", G=G)
+    check_shape("gram_features", "G", G, *G.shape[-1:], "tokens", all_axes=True)
     require(system_of(G), "real", "a Cholesky factor")
     n = G.shape[-1]
     rows: list[list[Any]] = []
@@ -291,7 +291,7 @@ def gram_features(G: Any) -> Any:
             rest = G[i, j]
             for a, b in zip(row, rows[j] if j < i else row, strict=False):
                 rest = rest - a * b
-            if i == j and known(xp.maximum(rest, 0 * rest) == 0):
+            if i == j and is_true(xp.maximum(rest, 0 * rest) == 0):
                 raise ValueError(f"gram_features: `G` must be positive definite, it is not at token {i}")
             row.append(xp.sqrt(rest) if i == j else rest / rows[j][j])
         rows.append(row)
@@ -305,7 +305,7 @@ def softmax_seen(X_D: Any, X_T: Any, q: Any, W_Q: Any, W_K: Any, W_V: Any) -> At
     W_Q, W_K : (d, width)    W_V : (m, width).   κ = exp(k·q); a scale 1/√d belongs to W_Q.
     Two tokens with the same key, or a key that is the query, have no positive definite Gram matrix, and are refused.
     """
-    xp = namespace("softmax_seen", X_D=X_D, X_T=X_T, q=q, W_Q=W_Q, W_K=W_K, W_V=W_V)
+    xp = common_namespace("softmax_seen", X_D=X_D, X_T=X_T, q=q, W_Q=W_Q, W_K=W_K, W_V=W_V)
     T, N = xp.matrix_transpose, X_D.shape[0]
     X = xp.concat([X_D, X_T], axis=0)
     tokens = xp.concat([X @ T(W_K), q[None, :] @ T(W_Q)], axis=0)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..attention.state import absorb, no_text
-from ..checks import finite_arrays, integer, is_zero, namespace, scalar, shape
+from ..checks import check_finite_arrays, check_integer, is_zero, common_namespace, check_scalar, check_shape
 from ..model.config import Config
 from ..model.transformer import Model
 from ..systems.array import array_namespace, device
@@ -26,17 +26,17 @@ from ..systems.array import array_namespace, device
 
 def examples(X: Any, Y: Any) -> Any:
     """The tokens (x_j, y_j).   X (N, d), Y (N, m)  ->  (N, d + m)"""
-    return namespace("examples", X=X, Y=Y).concat([X, Y], axis=-1)
+    return common_namespace("examples", X=X, Y=Y).concat([X, Y], axis=-1)
 
 
 def queries(X: Any, W_0: Any) -> Any:
     """The tokens (x, −W_0 x), which ask for a prediction."""
-    return examples(X, -(X @ namespace("queries", X=X, W_0=W_0).matrix_transpose(W_0)))
+    return examples(X, -(X @ common_namespace("queries", X=X, W_0=W_0).matrix_transpose(W_0)))
 
 
 def predictions(tokens: Any, m: int) -> Any:
     """Minus the y-part of tokens that went through."""
-    return -tokens[..., tokens.shape[-1] - integer("predictions", "m", m, least=0, most=tokens.shape[-1]) :]
+    return -tokens[..., tokens.shape[-1] - check_integer("predictions", "m", m, least=0, most=tokens.shape[-1]) :]
 
 
 def self_attention(tokens: Any, context: Any, W_Q: Any, W_K: Any, W_V: Any, P: Any) -> Any:
@@ -44,10 +44,10 @@ def self_attention(tokens: Any, context: Any, W_Q: Any, W_K: Any, W_V: Any, P: A
 
     tokens : (n, width)    context : (N, width), whose tokens are the keys    W_Q, W_K, W_V, P : (width, width)    ->  (n, width)
     """
-    xp = finite_arrays("self_attention", tokens=tokens, context=context, W_Q=W_Q, W_K=W_K, W_V=W_V, P=P)
+    xp = check_finite_arrays("self_attention", tokens=tokens, context=context, W_Q=W_Q, W_K=W_K, W_V=W_V, P=P)
     width = tokens.shape[-1]
     for name, x in (("context", context), ("W_Q", W_Q), ("W_K", W_K), ("W_V", W_V), ("P", P)):
-        shape("self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`")
+        check_shape("self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`")
     T = xp.matrix_transpose
     S = absorb(no_text(context, width, width), context @ T(W_K), context @ T(W_V)).S
     return tokens + tokens @ T(W_Q) @ S @ T(P)
@@ -55,9 +55,9 @@ def self_attention(tokens: Any, context: Any, W_Q: Any, W_K: Any, W_V: Any, P: A
 
 def proposition_1(W_0: Any, eta: Any, N: int) -> tuple[Any, Any, Any, Any]:
     """(W_Q, W_K, W_V, P), the weights of one step from W_0 (m, d)."""
-    xp = finite_arrays("proposition_1", W_0=W_0)
-    shape("proposition_1", "W_0", W_0, "outputs", "inputs", whole=True)
-    scalar("proposition_1", "eta", eta, W_0=W_0)
+    xp = check_finite_arrays("proposition_1", W_0=W_0)
+    check_shape("proposition_1", "W_0", W_0, "outputs", "inputs", all_axes=True)
+    check_scalar("proposition_1", "eta", eta, W_0=W_0)
     (m, d), eye = W_0.shape, identity(W_0)
     select = eye(d + m)[:, :d] @ eye(d + m)[:d, :]
     lower = xp.concat([W_0, -eye(m)], axis=1)
@@ -65,7 +65,7 @@ def proposition_1(W_0: Any, eta: Any, N: int) -> tuple[Any, Any, Any, Any]:
         select,
         select,
         xp.concat([0 * eye(d + m)[:d, :], lower], axis=0),
-        eta * eye(d + m) / integer("proposition_1", "N", N, least=1),
+        eta * eye(d + m) / check_integer("proposition_1", "N", N, least=1),
     )
 
 
@@ -80,9 +80,9 @@ def steps(tokens: Any, context: Any, W_0: Any, eta: Any, count: int, *, dampenin
 
     dampening : λ, by which a layer changes a token, e ← e + λ (layer(e) − e): the steps are then of rate λη
     """
-    scalar("steps", "dampening", dampening, W_0=W_0)
+    check_scalar("steps", "dampening", dampening, W_0=W_0)
     weights = proposition_1(W_0, eta, context.shape[-2])
-    for _ in range(integer("steps", "count", count, least=0)):
+    for _ in range(check_integer("steps", "count", count, least=0)):
         tokens, context = (e + dampening * (self_attention(e, context, *weights) - e) for e in (tokens, context))
     return tokens
 
@@ -99,22 +99,22 @@ def regression_model(W_0: Any, eta: Any, N: int, *, layers: int = 1, gamma: Any 
             each place of x; and heads are then max(m, d) wide. In the paper with W_0 = 0. Otherwise only one layer is a step: the next
             reads W_0 x of inputs that have moved, and targets that were moved for those before.
     """
-    xp = finite_arrays("regression_model", W_0=W_0)
-    shape("regression_model", "W_0", W_0, "outputs", "inputs", whole=True)
+    xp = check_finite_arrays("regression_model", W_0=W_0)
+    check_shape("regression_model", "W_0", W_0, "outputs", "inputs", all_axes=True)
     for name, x in (("eta", eta), ("gamma", gamma)):
-        scalar("regression_model", name, x, W_0=W_0)
+        check_scalar("regression_model", name, x, W_0=W_0)
     (m, d), eye = W_0.shape, identity(W_0)
     heads, wide, width = (1, m, 2 * d + m) if is_zero(gamma) else (3, max(m, d), 2 * d + m)
     none, (key, x, y) = 0 * eye(max(wide, width)), places(W_0)
     fill = lambda W, n: xp.concat([W, none[: W.shape[0], : n - W.shape[1]]], axis=1)  # noqa: E731
-    T, N = xp.matrix_transpose, integer("regression_model", "N", N, least=1)
+    T, N = xp.matrix_transpose, check_integer("regression_model", "N", N, least=1)
     parts = [(x, key, key @ T(W_0) - y, eta * T(y) / N)]  # q, k, v, and where the output goes
     if heads == 3:
         parts += [(x, key, key, -gamma * T(x)), (key, key, key, -gamma * T(key))]
     W_Q, W_K, W_V = (xp.concat([fill(part[i], n) for part in parts], axis=1) for i, n in ((0, d), (1, d), (2, wide)))
     W_O = xp.concat([T(fill(T(part[3]), wide)) for part in parts], axis=0)
     config = Config(
-        integer("regression_model", "layers", layers, least=1),
+        check_integer("regression_model", "layers", layers, least=1),
         width,
         heads,
         d=d,
@@ -142,9 +142,9 @@ def mapped_model(model: Model, W_0: Any, W_1: Any, W_2: Any) -> Model:
 
     W_0 : (m, d), as in the model    W_1 : (h, d)    W_2 : (d, h)    σ(h) = h (2 + h) / 4, "quadratic"
     """
-    xp = finite_arrays("mapped_model", W_0=W_0, W_1=W_1, W_2=W_2)
-    shape("mapped_model", "W_1", W_1, "hidden", W_0.shape[-1], like="to match `W_0`", whole=True)
-    shape("mapped_model", "W_2", W_2, *reversed(W_1.shape), like="to match `W_1`", whole=True)
+    xp = check_finite_arrays("mapped_model", W_0=W_0, W_1=W_1, W_2=W_2)
+    check_shape("mapped_model", "W_1", W_1, "hidden", W_0.shape[-1], like="to match `W_0`", all_axes=True)
+    check_shape("mapped_model", "W_2", W_2, *reversed(W_1.shape), like="to match `W_1`", all_axes=True)
     T, (key, x, y) = xp.matrix_transpose, places(W_0)
     up = xp.concat([key @ T(W_1), x @ T(W_1)], axis=1)
     down = xp.concat([T(key @ W_2 + y @ W_0 @ W_2), T(x @ W_2 - y @ W_0 @ W_2)], axis=0)
@@ -159,20 +159,20 @@ def mapped_model(model: Model, W_0: Any, W_1: Any, W_2: Any) -> Model:
 
 def shown(X: Any, Y: Any) -> Any:
     """Examples as tokens (x, x, y) of a `regression_model`."""
-    return namespace("shown", X=X, Y=Y).concat([X, X, Y], axis=-1)
+    return common_namespace("shown", X=X, Y=Y).concat([X, X, Y], axis=-1)
 
 
 def asked(X: Any, W_0: Any) -> Any:
     """Queries as tokens (0, x, −W_0 x) of a `regression_model`."""
-    xp = namespace("asked", X=X, W_0=W_0)
+    xp = common_namespace("asked", X=X, W_0=W_0)
     return xp.concat([0 * X, X, -(X @ xp.matrix_transpose(W_0))], axis=-1)
 
 
 def weight_update(b_KV: Any, eta: Any, N: int) -> Any:
     """ΔW = −(η/N) b_KVᵀ: what ICLCA writes into the bias of a `regression_model` is the gradient step.   b_KV (d, m)  ->  (m, d)"""
-    xp = finite_arrays("weight_update", b_KV=b_KV)
-    scalar("weight_update", "eta", eta, b_KV=b_KV)
-    return -eta * xp.matrix_transpose(b_KV) / integer("weight_update", "N", N, least=1)
+    xp = check_finite_arrays("weight_update", b_KV=b_KV)
+    check_scalar("weight_update", "eta", eta, b_KV=b_KV)
+    return -eta * xp.matrix_transpose(b_KV) / check_integer("weight_update", "N", N, least=1)
 
 
 def pairing_model(like: Any, d: int, m: int, N: int) -> Model:
@@ -182,9 +182,9 @@ def pairing_model(like: Any, d: int, m: int, N: int) -> Model:
     and adds the x that is there to its own: a y-token gets the x before it, an x-token that of the y-token before it, which is 0.
     like : an array, in whose numbers the model is
     """
-    xp, one = namespace("pairing_model", like=like), identity(like)
+    xp, one = common_namespace("pairing_model", like=like), identity(like)
     for name, n in (("d", d), ("m", m), ("N", N)):
-        integer("pairing_model", name, n, least=1)
+        check_integer("pairing_model", name, n, least=1)
     width = d + m + 2 * N
     x, place = one(width)[:, :d], one(width)[:, d + m :]  # each picks its part of a token
     before = xp.concat([place[:, 1:], 0 * place[:, :1]], axis=1)

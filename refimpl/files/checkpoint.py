@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..attention.memory import numbers_of
-from ..checks import instance, integer
+from ..checks import check_type, check_integer
 from ..errors import NotDefined, brief
 from ..model.config import Config, Rotary
 from ..model.rwkv import Rwkv
@@ -45,7 +45,7 @@ def save(path: str | os.PathLike[str], model: Model, *, biases_only: bool = Fals
 
     Floats of at most 64 bits and GF(p) have a place in a file; φ must be given by name.
     """
-    instance("save", "model", model, Model)
+    check_type("save", "model", model, Model)
     if biases_only and model.biases is None:
         raise ValueError("save: `model` must carry biases to save them alone, got none")
     biases, system = stored("save", named(model.biases)), system_of(model.like)
@@ -71,7 +71,7 @@ def load(
     base : the model whose biases these are, else refused      library, device : where floats go; biases go where `base` is
     """
     if base is not None:
-        instance("load", "base", base, Model)
+        check_type("load", "base", base, Model)
     contents = read_safetensors(path)
     try:
         return assembled(contents, base, library, device)
@@ -82,7 +82,7 @@ def load(
 
 def digest(model: Model) -> str:
     """SHA-256 of a model without its biases: configuration, number system, and names, shapes and bits of its weights."""
-    instance("digest", "model", model, Model)
+    check_type("digest", "model", model, Model)
     words = {"config": config_text("digest", model.config), "system": system_name(system_of(model.like))}
     return fingerprint(words, stored("digest", model.weights))
 
@@ -156,10 +156,10 @@ def with_biases(contents: Contents, model: Model) -> Model:
     ):
         raise ValueError("`biases` must be the digest of biases, position and prompts: one of these was changed")
     least, most = (0, config.table) if config.table else (-FARTHEST, FARTHEST)
-    position = integer("metadata", "position", parsed("position", words["position"]), least=least, most=most)
+    position = check_integer("metadata", "position", parsed("position", words["position"]), least=least, most=most)
     lengths = parsed("prompts", words["prompts"])
-    instance("metadata", "prompts", lengths, list)
-    prompts = tuple(integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths))
+    check_type("metadata", "prompts", lengths, list)
+    prompts = tuple(check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths))
     if not arrays and not prompts:
         return replace(model, biases=None, prompts=())
     maps = parsed("maps", words["maps"]) if "maps" in words else [[]] * config.layers

@@ -22,7 +22,7 @@ import numpy as np
 from ..attention.memory import Memory, Points
 from ..attention.random_features import KINDS, RandomFeatures, random_features
 from ..attention.state import KVCache, State
-from ..checks import integer, shape
+from ..checks import check_integer, check_shape
 from ..errors import brief, choose
 from ..model.recurrence import Carried
 from ..systems import SystemArray, floats, system_of
@@ -100,12 +100,12 @@ def past_from(kind: type, arrays: Mapping[str, Any], said: Any, position: int, *
     if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
         raise ValueError(f"`maps` must be a list of objects for each layer, got {brief(said)}")
     k, left, memories = arrays["cache.k"], dict(arrays), []
-    shape("metadata", "cache.k", k, "tokens", "width")
+    check_shape("metadata", "cache.k", k, "tokens", "width")
     for j, one in enumerate(said):
         own = {field: left.pop(f"{name}.{j}" if j else name, None) for field, name in (MEMORY | MAP).items()}
         if own["S"] is None:
             raise ValueError(f"`b_KV{f'.{j}' if j else ''}` must be there for each map, got none for {brief(one)}")
-        shape("metadata", "b_KV", own["S"], "features", "values")
+        check_shape("metadata", "b_KV", own["S"], "features", "values")
         phi = map_from(one, own.pop("points"), own.pop("omega"), own["S"], rope, width)
         memories.append(Memory(phi, **own, about=str(one.get("about", ""))[:200]))
     if left.keys() - {"cache.k", "cache.v"}:
@@ -131,8 +131,8 @@ def map_from(said: dict[str, Any], points: Any, omega: Any, S: Any, rope: Any, w
         return RandomFeatures(kind, omega, A)
     if omega is not None:
         raise ValueError("`b_omega` must not be there for directions drawn from a seed, got both")
-    seed = integer("metadata", "seed", said["seed"], least=0, most=2**64 - 1)
-    turn = integer("metadata", "turn", said.get("turn"), least=-(2**53), most=2**53)
+    seed = check_integer("metadata", "seed", said["seed"], least=0, most=2**64 - 1)
+    turn = check_integer("metadata", "turn", said.get("turn"), least=-(2**53), most=2**53)
     r = S.shape[-2]
     omega = random_features("positive" if kind == "favor++" else kind, r, width, seed=seed, system=system_of(S)).omega
     phi = RandomFeatures(kind, omega, A, seed, drawn=omega)

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ..checks import instance
+from ..checks import check_type
 from ..errors import brief
 
 # code: dtype, in the order in which the official library lays arrays out
@@ -100,7 +100,7 @@ def write_safetensors(
     """
     who = "write_safetensors"
     target = target_file(who, path)
-    instance(who, "tensors", tensors, dict)
+    check_type(who, "tensors", tensors, dict)
     check_words(who, tensors, metadata)
     narrowed = {name for name, code in (dtypes or {}).items() if code == "BF16"}
     tensors = {name: narrow(who, name, x) if name in narrowed else x for name, x in tensors.items()}

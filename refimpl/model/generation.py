@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import instance, integer, token_ids
+from ..checks import check_type, check_integer, check_token_ids
 from ..systems import floats, require, system_of
 from .transformer import Model, transformer
 
@@ -30,16 +30,16 @@ def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, se
 
 def checked(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> np.ndarray:
     """The text as ids, if all that `generate` is told is in order."""
-    integer("generate", "tokens", tokens, least=0)
-    integer("generate", "seed", seed, least=0)
+    check_integer("generate", "tokens", tokens, least=0)
+    check_integer("generate", "seed", seed, least=0)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
         raise ValueError(f"generate: `temperature` must be a finite number ≥ 0, got {temperature!r}")
-    instance("generate", "model", model, Model)
+    check_type("generate", "model", model, Model)
     require(system_of(model.like), "ordered", "generate")
     c = model.config
     if not c.vocabulary:
         raise ValueError("generate: `model` must have a vocabulary, got one from vectors to vectors")
-    ids = token_ids("generate", "text", text, c.vocabulary)
+    ids = check_token_ids("generate", "text", text, c.vocabulary)
     if ids is None or ids.ndim != 1 or not len(ids):
         got = "vectors" if ids is None else "none" if ids.ndim == 1 else f"a batch of shape {ids.shape}"
         raise ValueError(f"generate: `text` must be one text of token ids, one or more, got {got}")

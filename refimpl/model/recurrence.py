@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..attention.forms import named
-from ..checks import finite, instance, integer, known, lead, locate, namespace, shape, whole
+from ..checks import check_finite, check_type, check_integer, is_true, leading_axes, locate, common_namespace, check_shape, require_finite
 from ..errors import ZeroDenominator
 from ..systems import ArraySystem, require, system_of
 from ..systems.array import device
@@ -31,11 +31,11 @@ class Carried:
     position: int = 0
 
     def __post_init__(self) -> None:
-        instance("Carried", "parts", self.parts, Mapping)
+        check_type("Carried", "parts", self.parts, Mapping)
         vars(self)["parts"] = dict(self.parts)  # whatever becomes of the caller's
         for name in self.parts:
-            instance("Carried", "the name of a part", name, str)
-        integer("Carried", "position", self.position)
+            check_type("Carried", "the name of a part", name, str)
+        check_integer("Carried", "position", self.position)
 
     def each(self, f: Callable[[Any], Any]) -> Carried:
         """The same with f(x) for every array x."""
@@ -43,7 +43,7 @@ class Carried:
 
     def shifted(self, by: int, rope: None = None) -> Carried:
         """The same past, seen from `by` positions further on: a layer without positions sees no difference."""
-        return replace(self, position=self.position + integer("Carried", "by", by))
+        return replace(self, position=self.position + check_integer("Carried", "by", by))
 
 
 def matrix_form(body: Callable) -> Callable[..., tuple[Any, Any]]:
@@ -62,28 +62,28 @@ def matrix_form(body: Callable) -> Callable[..., tuple[Any, Any]]:
                 f"{who}: `a` and `b` must come together, for A_t = Diag(w_t) + b_t a_tᵀ, got `{alone}` alone"
             )
         given = {name: x for name, x in zip("rwkvSuab", (r, w, k, v, S, u, a, b), strict=True) if x is not None}
-        xp = namespace(who, **given)
-        shape(who, "r", r, "tokens", "width")
+        xp = common_namespace(who, **given)
+        check_shape(who, "r", r, "tokens", "width")
         n, d = r.shape[-2:]
         for name, x in given.items():
             if name in "wkab":
-                shape(who, name, x, n, d, like="to match `r`")
-        shape(who, "v", v, n, "values", like="to match `r`")
+                check_shape(who, name, x, n, d, like="to match `r`")
+        check_shape(who, "v", v, n, "values", like="to match `r`")
         if S is None:
             given["S"] = xp.zeros((d, v.shape[-1]), dtype=v.dtype, device=device(v))
         else:
-            shape(who, "S", S, d, v.shape[-1], like="to match `r` and `v`")
+            check_shape(who, "S", S, d, v.shape[-1], like="to match `r` and `v`")
         if u is not None:
-            shape(who, "u", u, d, like="to match `r`")
+            check_shape(who, "u", u, d, like="to match `r`")
             given["u"] = u[..., None, :]
         axes = {"S": ("key", "value"), "u": ("bonus", "column")}
         for name, x in given.items():
-            finite(who, name, xp, x, axes=axes.get(name, ("token", "column")))
-        heads = lead(who, **given)
+            check_finite(who, name, x, axes=axes.get(name, ("token", "column")))
+        heads = leading_axes(who, **given)
         full = {name: xp.broadcast_to(x, (*heads, *x.shape[-2:])) for name, x in given.items()}
         with quiet():
             o, S = body(xp, *(full.get(name) for name in "rwkvSuab"))
-        return whole(who, "the output", o), whole(who, "S", S, axes["S"])
+        return require_finite(who, "the output", o), require_finite(who, "S", S, axes["S"])
 
     return named(form, body)
 
@@ -158,31 +158,31 @@ def quotient_form(body: Callable) -> Callable[..., tuple[Any, tuple[Any, Any, An
             raise TypeError(f"{who}: `state` must be a tuple (num, den, exponent), got {type(state).__name__}")
         parts = {} if state is None else dict(zip(("num", "den", "exponent"), state, strict=True))
         given = {"k": k, "v": v, "w": w, "u": u} | parts
-        xp = namespace(who, **given)
+        xp = common_namespace(who, **given)
         require(system_of(k), "real", who)
-        shape(who, "k", k, "tokens", "width")
+        check_shape(who, "k", k, "tokens", "width")
         n, d = k.shape[-2:]
-        shape(who, "v", v, n, d, like="to match `k`")
+        check_shape(who, "v", v, n, d, like="to match `k`")
         for name in ("w", "u", *parts):
-            shape(who, name, given[name], d, like="to match `k`")
+            check_shape(who, name, given[name], d, like="to match `k`")
             given[name] = given[name][..., None, :]
         for name, x in given.items():
-            finite(who, name, xp, x)
+            check_finite(who, name, x)
         if state is None:
             zero = xp.zeros((1, d), dtype=k.dtype, device=device(k))
             given |= {"num": zero, "den": zero, "exponent": zero + NOTHING}
-        heads = lead(who, **given)
+        heads = leading_axes(who, **given)
         full = {name: xp.broadcast_to(x, (*heads, *x.shape[-2:])) for name, x in given.items()}
         with quiet():
             num, den, after = body(xp, *(full[name] for name in ("w", "u", "k", "v", "num", "den", "exponent")))
             zero = xp.singular(den) if isinstance(xp, ArraySystem) else den == 0
-            if known(xp.any(zero)):
+            if is_true(xp.any(zero)):
                 raise ZeroDenominator(
                     f"{who}: the denominator Σ exp(k) is zero at {locate(zero, ('token', 'column'))} (no ε is added)"
                 )
             o = num / den
-        return whole(who, "the output", o), tuple(
-            whole(who, "the state", x, ("state", "column"))[..., 0, :] for x in after
+        return require_finite(who, "the output", o), tuple(
+            require_finite(who, "the state", x, ("state", "column"))[..., 0, :] for x in after
         )  # type: ignore[return-value]
 
     return named(form, body)

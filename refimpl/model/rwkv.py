@@ -29,7 +29,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..attention.feature_maps import relu2
-from ..checks import finite, instance, integer, lead, namespace, shape, whole
+from ..checks import check_finite, check_type, check_integer, leading_axes, common_namespace, check_shape, require_finite
 from ..errors import NotFinite, choose
 from ..systems.array import array_namespace, device
 from .recurrence import NOTHING, Carried, recurrence, recurrence_sum, wkv4, wkv4_sum
@@ -73,18 +73,18 @@ class Rwkv:
     def __post_init__(self) -> None:
         choose("Rwkv", "version", self.version, VERSIONS)
         for name, least in {"layers": 1, "width": 1, "heads": 1, "hidden": 1, "vocabulary": 0}.items():
-            vars(self)[name] = integer("Rwkv", name, getattr(self, name), least=least)
+            vars(self)[name] = check_integer("Rwkv", name, getattr(self, name), least=least)
         if self.width % self.heads:
             raise ValueError(f"Rwkv: `heads` must divide width = {self.width}, got {self.heads}")
         if self.version == "4" and self.heads != 1:
             raise ValueError(f"Rwkv: `heads` must be 1 in version 4, which has none, got {self.heads}")
-        instance("Rwkv", "ranks", self.ranks, tuple)
+        check_type("Rwkv", "ranks", self.ranks, tuple)
         if len(self.ranks) != (4 if self.version == "7" else 0):
             wanted = (
                 "four numbers (decay, rate, blend, gate)" if self.version == "7" else f"() in version {self.version}"
             )
             raise ValueError(f"Rwkv: `ranks` must be {wanted}, got {self.ranks}")
-        vars(self)["ranks"] = tuple(integer("Rwkv", "ranks", rank, least=1) for rank in self.ranks)
+        vars(self)["ranks"] = tuple(check_integer("Rwkv", "ranks", rank, least=1) for rank in self.ranks)
 
     @property
     def d(self) -> int:
@@ -135,7 +135,7 @@ class Rwkv:
 
 def no_text(config: Rwkv, like: Any) -> Carried:
     """What a layer carries before the first token, in the numbers of the array `like`."""
-    xp = namespace("no_text", like=like)
+    xp = common_namespace("no_text", like=like)
     parts = {name: xp.zeros(s, dtype=like.dtype, device=device(like)) for name, s in config.carried.items()}
     return Carried(parts | ({"exponent": parts["exponent"] + NOTHING} if "exponent" in parts else {}))
 
@@ -171,10 +171,9 @@ def check_carried(who: str, c: Rwkv, name: str, state: Carried, **like: Any) -> 
             f"{who}: `{name}` must have the parts {', '.join(c.carried)}, got {', '.join(state.parts) or 'none'}"
         )
     for part, wanted in c.carried.items():
-        xp = namespace(who, **like, **{f"{name}.{part}": state.parts[part]})
-        shape(who, f"{name}.{part}", state.parts[part], *wanted)
-        finite(
-            who, f"{name}.{part}", xp, state.parts[part], axes=("head", "key", "value") if part == "S" else ("column",)
+        xp = common_namespace(who, **like, **{f"{name}.{part}": state.parts[part]})
+        check_shape(who, f"{name}.{part}", state.parts[part], *wanted)
+        check_finite(who, f"{name}.{part}", state.parts[part], axes=("head", "key", "value") if part == "S" else ("column",)
         )
 
 
@@ -182,7 +181,7 @@ def unembed(model: Any, x: Any) -> Any:
     """Logits norm(x) W; without a vocabulary, norm(x)."""
     c, w = model.config, model.weights
     x = norm(x, w["gain"], w["offset"])
-    return whole("rwkv", "the output", x @ w["unembedding"] if c.vocabulary else x)
+    return require_finite("rwkv", "the output", x @ w["unembedding"] if c.vocabulary else x)
 
 
 def step(model: Any, i: int, x: Any, state: Carried, *, form: str, first: Any = None) -> tuple[Any, Carried]:
@@ -207,7 +206,7 @@ def step(model: Any, i: int, x: Any, state: Carried, *, form: str, first: Any = 
             o, parts = time_mixing_5(c, w, y, before, state.parts, matrix)
         x = x + o
         y, before, channel_shift = shifted(norm(x, w["gain_2"], w["offset_2"]), state.parts["channel_shift"])
-        x = whole("rwkv", "its output", x + channel_mixing(c, w, y, before))
+        x = require_finite("rwkv", "its output", x + channel_mixing(c, w, y, before))
     except (ZeroDivisionError, NotFinite) as error:
         raise type(error)(f"layer {i}: {error}") from error
     parts |= {"time_shift": time_shift, "channel_shift": channel_shift}
@@ -217,7 +216,7 @@ def step(model: Any, i: int, x: Any, state: Carried, *, form: str, first: Any = 
 def shifted(x: Any, last: Any) -> tuple[Any, Any, Any]:
     """x_0 … x_{n−1}; before each of them the token before it, of which the first comes from the text before; and the last, for the next."""
     xp = array_namespace(x)
-    axes = lead("rwkv", text=x, states=last[..., None, :])
+    axes = leading_axes("rwkv", text=x, states=last[..., None, :])
     both = xp.concat([xp.broadcast_to(y, (*axes, *y.shape[-2:])) for y in (last[..., None, :], x)], axis=-2)
     return both[..., 1:, :], both[..., :-1, :], both[..., -1, :]
 

@@ -1,10 +1,14 @@
-"""A transformer with linearized attention, softmax, or a recurrence: plain named arrays, a few sentences of configuration, pure functions.
+"""A transformer: plain named arrays, a few words of configuration, pure functions.
 
     x_0 = E[text] (+ positions)        x_{i+1} = layer_i(x_i)        logits = norm(x_L) Eᵀ
 
-Everything but attention is token-wise, so a theorem about one attention layer lifts to the model by induction over layers.
-A model may carry *biases*: for each layer the State (b_KV, b_D, position) from which its attention starts, the KVCache where it
-is softmax, or what a recurrence has Carried; see conversion.py.
+Everything but attention is token-wise, so a theorem about one attention layer lifts to the model by
+induction over layers. A model may carry *biases*: for each layer the Past from which it starts; of
+linearized attention that is the State (b_KV, b_D, position). See prompt/conversion.py.
+
+A family of layers is one file of this package: attention_layers.py has linear and softmax attention,
+rwkv.py has RWKV. The roots and exponentials here need a real system. The rational stand-ins beside
+them, tangent to them at their usual argument, let whole models run in ℚ and GF(p).
 """
 
 from __future__ import annotations
@@ -13,109 +17,168 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import isqrt, prod
-from typing import Any
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import isqrt
+from typing import Any, NamedTuple, Protocol
 
-from ..attention.linear_attention import linear_attention_chunked
-from ..attention.memory import check_memory
-from ..attention.rope import Rope, angle_table, circle_point, power_table
-from ..attention.softmax_attention import softmax_attention_shifted
-from ..attention.state import KVCache, check_state
-from ..checks import finite, instance, integer, namespace, shape, token_ids, whole
-from ..errors import NotDefined, NotFinite, choose
-from ..systems import SystemArray, System, seed_of, system_of
-from ..systems.array import array_namespace, device
-from . import rwkv
-from .config import Config
-from .recurrence import Carried
-from .rwkv import Rwkv
-from .token_wise import mlp, norm
+from ..arrays import Array
+from ..attention.feature_maps import Kernel, relu
+from ..attention.past import Past
+from ..attention.rope import circle_point
+from ..checks import (
+    check_finite,
+    check_integer,
+    check_shape,
+    check_token_ids,
+    check_type,
+    common_namespace,
+    require_finite,
+)
+from ..errors import choose
+from ..systems import System, SystemArray, seed_of, system_of
+from ..systems.floats import array_namespace, constant, device, require_of
 
-Form = Any  # a form of attention; of a recurrence, "recurrent" or "sum"
-Past = Any  # State, KVCache or Carried: all that earlier text is to a layer
+# √(2/π), as published code has it: the nearest float64.
+GELU = Fraction(7186705221432913, 2**53)
 
 
-@dataclass(frozen=True, eq=False)
+class AttentionCall(NamedTuple):
+    """What the attention of a layer is given: q (..., n, d), k, v with one more axis, and its past."""
+
+    q: Array
+    k: Array
+    v: Array
+    past: Any
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a text through the layers of a model.
+
+    form : the form of attention, or of a recurrence; None: the fastest
+    mask : as in linear_attention
+    between : (i, x) -> x, called on the output of layer i: to watch it, or to replace it
+    on_attention : (i, call), told of each call of attention before it is made
+    shared : what the layers of this pass tell each other
+    """
+
+    form: Any = None
+    mask: str | int = "causal"
+    between: Callable[[int, Array], Array] | None = None
+    on_attention: Callable[[int, AttentionCall], None] | None = None
+    shared: dict[str, Array] = field(default_factory=dict)
+
+
+class Family(Protocol):
+    """A kind of model: its configuration and its layer. A new one is a frozen dataclass in a file of its own.
+
+    family : its name in files        shapes : name and shape of every parameter
+    past : the kind of Past that a layer carries
+    norm, epsilon, order, tied, table : as in Config, for what stands around the layers
+    """
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def table(self) -> int: ...
+    @property
+    def norm(self) -> str: ...
+    @property
+    def epsilon(self) -> Fraction: ...
+    @property
+    def order(self) -> str: ...
+    @property
+    def tied(self) -> bool: ...
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]: ...
+    @property
+    def past(self) -> type[Any]: ...
+
+    def kernel(self, weights: Mapping[str, Array]) -> Kernel:
+        """φ and RoPE of its attention."""
+        ...
+
+    def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
+        """Layer i on x (..., n, width), starting from its past; None: from no text."""
+        ...
+
+    def check_past(self, who: str, name: str, past: Any, like: Array) -> None:
+        """Refuse a past that a layer of this shape, in numbers like these, does not have."""
+        ...
+
+    def cache_bytes(self, tokens: int, itemsize: int) -> int | None:
+        """Bytes of a KV cache of so many tokens; None where attention has none."""
+        ...
+
+    def to_json(self) -> dict[str, Any]: ...
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Family: ...
+
+
+@dataclass(eq=False)
 class Model:
-    """A configuration, its weights by name, and the biases that carry a prompt: one State (or KVCache, or Carried) for each layer.
+    """A configuration, its weights by name, and the biases that carry a prompt: a Past for each layer.
 
     prompts : the lengths of the prompts it carries, in the order of conversion
     """
 
-    config: Any  # a Config, or an Rwkv
-    weights: Mapping[str, Any]
-    biases: tuple[Past, ...] | None = None
+    config: Family
+    weights: Mapping[str, Array]
+    biases: tuple[Any, ...] | None = None
     prompts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        instance("Model", "config", self.config, Rwkv if isinstance(self.config, Rwkv) else Config)
-        instance("Model", "weights", self.weights, Mapping)
-        vars(self)["weights"] = dict(self.weights)  # whatever becomes of the caller's
+        if not callable(getattr(self.config, "layer", None)):
+            raise TypeError(f"Model: `config` must be a Config or an Rwkv, got {type(self.config).__name__}")
+        check_type("Model", "weights", self.weights, Mapping)
+        self.weights = dict(self.weights)  # a defensive copy
         for name in self.weights:
             choose("Model", "weights", name, self.config.shapes)
         for name, wanted in self.config.shapes.items():
             if name not in self.weights:
                 raise ValueError(f"Model: `weights` must have {name!r} of shape {wanted}, got no such name")
-            xp = namespace(
-                "Model", **{next(iter(self.weights)): next(iter(self.weights.values())), name: self.weights[name]}
-            )
-            if tuple(self.weights[name].shape) != wanted:
-                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(self.weights[name].shape)}")
-            finite("Model", name, xp, self.weights[name], axes=("row", "column")[2 - len(wanted) :])
-        self._check_biases()
+            w = self.weights[name]
+            common_namespace("Model", **{next(iter(self.weights)): self.like, name: w})
+            if tuple(w.shape) != wanted:
+                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(w.shape)}")
+            check_finite("Model", name, w, axes=("row", "column")[2 - len(wanted) :])
+        self.check_biases()
 
-    def carrying(self, biases: Sequence[Past], prompts: tuple[int, ...] | None = None) -> Model:
-        """The same model with other biases; its weights, once found to be in order, are not looked at again."""
+    def with_biases(self, biases: Sequence[Past], prompts: tuple[int, ...] | None = None) -> Model:
+        """The same model with other biases; its weights are not checked again."""
         model = copy.copy(self)
-        vars(model).update(biases=tuple(biases), prompts=self.prompts if prompts is None else prompts)
-        model._check_biases()
+        model.biases, model.prompts = tuple(biases), self.prompts if prompts is None else prompts
+        model.check_biases()
         return model
 
-    def _check_biases(self) -> None:
-        c, biases = self.config, self.biases
+    def check_biases(self) -> None:
         for n in self.prompts:
-            integer("Model", "prompts", n, least=0)
-        if biases is None:
+            check_integer("Model", "prompts", n, least=0)
+        if self.biases is None:
             return
-        for i, b in enumerate(biases):
-            instance("Model", f"biases[{i}]", b, c.past)
-        if len(biases) != c.layers or len({b.position for b in biases}) > 1:
-            raise ValueError(
-                f"Model: `biases` must be {c.layers} states read from one position, got {[b.position for b in biases]}"
-            )
-        for i, b in enumerate(biases):
-            like = {"W_V": self.weights[f"layers.{i}.W_V"]}
-            if isinstance(b, Carried):
-                rwkv.check_carried("Model", c, f"biases[{i}]", b, **like)
-                continue
-            if isinstance(b, KVCache):
-                namespace("Model", **like, **{f"biases[{i}].k": b.k, f"biases[{i}].v": b.v})
-                shape("Model", f"biases[{i}].k", b.k, c.kv_heads, "tokens", c.d)
-                shape("Model", f"biases[{i}].v", b.v, c.kv_heads, b.k.shape[-2], c.m, like="to match its k")
-                for name, x in (("k", b.k), ("v", b.v)):
-                    finite("Model", f"biases[{i}].{name}", array_namespace(x), x)
-                for memory in b.memories:
-                    check_memory("Model", memory, c.d, c.m, c.kv_heads, **like)
-                continue
-            shape("Model", f"biases[{i}].S", b.S, c.kv_heads, "features", c.m)
-            if c.normalise and b.z is None:
-                raise ValueError(f"Model: `biases[{i}]` has b_KV but no b_D; a normalised layer needs both")
-            check_state("Model", f"biases[{i}]", b, b.S.shape[-2], c.m, **like)
+        for i, b in enumerate(self.biases):
+            check_type("Model", f"biases[{i}]", b, self.config.past)
+        positions = [b.position for b in self.biases]
+        if len(positions) != self.config.layers or len(set(positions)) > 1:
+            wanted = f"{self.config.layers} states read from one position"
+            raise ValueError(f"Model: `biases` must be {wanted}, got {positions}")
+        for i, b in enumerate(self.biases):
+            self.config.check_past("Model", f"biases[{i}]", b, self.like)
 
     def __repr__(self) -> str:
-        return (
-            f"Model({self.config}, {len(self.weights)} weights in {system_of(self.like).name}, prompts={self.prompts})"
-        )
+        numbers = f"{len(self.weights)} weights in {system_of(self.like).name}"
+        return f"Model({self.config}, {numbers}, prompts={self.prompts})"
 
-    def __call__(self, text: Any, **options: Any) -> Any:
+    def __call__(self, text: Any, **options: Any) -> Array:
         """Logits (or vectors) for a text; options as in `transformer`."""
         return transformer(self, text, **options)[0]
-
-    @property
-    def states(self) -> tuple[Past | None, ...]:
-        """Where the attention of each layer starts; None: from no text."""
-        return (None,) * self.config.layers if self.biases is None else self.biases
 
     @property
     def position(self) -> int:
@@ -123,77 +186,67 @@ class Model:
         return self.biases[0].position if self.biases else 0
 
     @property
-    def like(self) -> Any:
+    def like(self) -> Array:
         """One of its arrays: they all are of one library, system and device."""
         return next(iter(self.weights.values()))
 
     @functools.cached_property
-    def rope(self) -> Rope | None:
-        rotary = self.config.rope
-        if rotary is None:
-            return None
-        if rotary.base is None:
-            table = power_table(self.weights["rope.c"], self.weights["rope.s"])
-        else:
-            table = angle_table(self.like, rotary.width, base=rotary.base)
-        remembered = functools.lru_cache(maxsize=2)(table)  # every layer asks for the same positions, for q and for k
-        return Rope(lambda positions: remembered(tuple(positions)), rotary.layout, rotary.placement)
+    def kernel(self) -> Kernel:
+        return self.config.kernel(self.weights)
 
-    def of_layer(self, i: int) -> dict[str, Any]:
+    def layer_weights(self, i: int) -> dict[str, Array]:
         """The weights of layer i, by their short names."""
         start = f"layers.{i}."
-        return {name.removeprefix(start): self.weights[name] for name in self.config.shapes if name.startswith(start)}
+        return {name.removeprefix(start): w for name, w in self.weights.items() if name.startswith(start)}
 
 
 def transformer(
     model: Model,
     text: Any,
     *,
-    form: Form | None = None,
+    form: Any = None,
     mask: str | int = "causal",
-    between: Callable[[int, Any], Any] = lambda i, x: x,
-) -> tuple[Any, tuple[Past, ...]]:
-    """The output for a text, and the state of each layer after it.
+    between: Callable[[int, Array], Array] | None = None,
+    on_attention: Callable[[int, AttentionCall], None] | None = None,
+) -> tuple[Array, tuple[Any, ...]]:
+    """The output for a text, and the past of each layer after it.
 
-        x = embed(text);    x, state_i = layer_i(x) for each layer, starting from its bias;    unembed(x)
+        x = embed(text);    x, past_i = layer_i(x, bias_i) for each layer;    unembed(x)
 
     text : token ids (..., n), or vectors (..., n, width)    ->  logits (..., n, vocabulary), or vectors
-    form : the form of attention: the definition, or one that equals it; by default the fastest      mask : as in linear_attention
-    between : (i, x) -> x, called on what layer i puts out: to watch it, or to put other activations in its place
+    form : the definition of attention, or a form that equals it; None: the fastest
+    mask : as in linear_attention
+    between : (i, x) -> x, called on the output of layer i: to watch it, or to replace it
+    on_attention : (i, call), told of each call of attention before it is made
     """
-    x, states = through_layers(model, text, form=form, mask=mask, between=between)
-    return unembed(model, x), states
+    check_type("transformer", "model", model, Model)
+    x = embed(model, check_text(model, text, "transformer", "text"))
+    x, pasts = run_layers(model, x, Pass(form, mask, between, on_attention))
+    return unembed(model, x), pasts
 
 
-def through_layers(
-    model: Model, text: Any, *, form: Form | None, mask: str | int, between: Callable[[int, Any], Any] = lambda i, x: x
-) -> tuple[Any, tuple[Past, ...]]:
-    """What the last layer puts out, and the state of each layer after the text."""
-    instance("transformer", "model", model, Model)
-    x, states = embed(model, text), []
-    if model.config.recurrent:
-        if mask != "causal":
-            raise NotDefined(
-                f"transformer: a recurrence reads its text from left to right; `mask` must be 'causal', got {mask!r}"
-            )
-        return rwkv.through_layers(model, x, model.biases, form=form or "recurrent", between=between)
-    form = form or (softmax_attention_shifted if model.config.softmax else linear_attention_chunked)
-    kernel = "softmax" if model.config.softmax else "linear"
-    if getattr(form, "kernel", kernel) != kernel:
-        raise NotDefined(f"transformer: `form` must be of {kernel} attention, as the model is, got {form.__name__}")
-    for i, state in enumerate(model.states):
-        x, state = layer(model, i, x, state, form=form, mask=mask)
-        x = between(i, x)
-        states.append(state)
-    return x, tuple(states)
+def check_text(model: Model, text: Any, who: str, name: str) -> Any:
+    """Token ids (..., n) on the host, or vectors (..., n, width), as they are."""
+    c = model.config
+    ids = check_token_ids(who, name, text, c.vocabulary) if c.vocabulary else None
+    if ids is None:
+        common_namespace(who, weights=model.like, **{name: text})
+        check_shape(who, name, text, "tokens", c.width)
+        check_finite(who, name, text)
+        return text
+    return ids
 
 
-def embed(model: Model, text: Any) -> Any:
-    """Token ids as rows of the embedding, or vectors as they are; plus the rows of the position table, if there is one."""
-    c, w, p = model.config, model.weights, model.position
-    x = vectors(model, text)
-    if c.recurrent:
-        return rwkv.embed(model, x)
+def embed(model: Model, text: Any) -> Array:
+    """Rows of the embedding for token ids, normalised if the model does so; rows of the position table."""
+    c, w, p, like = model.config, model.weights, model.position, model.like
+    x: Array = text
+    if text.dtype == int:
+        xp, flat = array_namespace(like), text.reshape(-1)
+        flat = flat if isinstance(like, SystemArray) else xp.asarray(flat, device=device(like))
+        x = xp.reshape(xp.take(w["embedding"], flat, axis=0), (*text.shape, c.width))
+    if "gain_0" in w:
+        x = norm(x, w["gain_0"], w["offset_0"], kind=c.norm, epsilon=c.epsilon)
     if c.table:
         n = x.shape[-2]
         if p < 0 or p + n > c.table:
@@ -203,123 +256,112 @@ def embed(model: Model, text: Any) -> Any:
     return x
 
 
-def vectors(model: Model, text: Any, who: str = "transformer", name: str = "text") -> Any:
-    """The text as vectors (..., n, width)."""
-    c, like = model.config, model.like
-    ids = token_ids(who, name, text, c.vocabulary) if c.vocabulary else None
-    if ids is None:
-        xp = namespace(who, weights=like, **{name: text})
-        shape(who, name, text, "tokens", c.width)
-        finite(who, name, xp, text)
-        return text
-    xp = array_namespace(like)
-    flat = ids.reshape(-1) if isinstance(like, SystemArray) else xp.asarray(ids.reshape(-1), device=device(like))
-    rows = xp.take(model.weights["embedding"], flat, axis=0)
-    return xp.reshape(rows, (*ids.shape, c.width))
+def run_layers(model: Model, x: Array, run: Pass) -> tuple[Array, tuple[Any, ...]]:
+    """The output of the last layer, and the past of each layer after the text."""
+    pasts = []
+    for i, past in enumerate(model.biases or (None,) * model.config.layers):
+        x, past = model.config.layer(model, i, x, past, run)
+        x = run.between(i, x) if run.between else x
+        pasts.append(past)
+    return x, tuple(pasts)
 
 
-def unembed(model: Model, x: Any) -> Any:
+def unembed(model: Model, x: Array) -> Array:
     """Logits norm(x) Eᵀ; without a vocabulary, norm(x)."""
     c, w = model.config, model.weights
-    if c.recurrent:
-        return rwkv.unembed(model, x)
     if c.order != "post":
         x = norm(x, w.get("gain", 1), w.get("offset", 0), kind=c.norm, epsilon=c.epsilon)
-    if not c.vocabulary:
-        return whole("transformer", "the output", x)
-    head = array_namespace(x).matrix_transpose(w["embedding"]) if c.tied else w["unembedding"]
-    return whole("transformer", "the output", x @ head)
+    if c.vocabulary:
+        x = x @ (array_namespace(x).matrix_transpose(w["embedding"]) if c.tied else w["unembedding"])
+    return require_finite("transformer", "the output", x)
 
 
-def layer(model: Model, i: int, x: Any, state: Any, *, form: Form, mask: str | int) -> tuple[Any, Any]:
-    """Layer i on x (..., n, width), its attention starting from a state.
+NORMS = {"none": "ring", "layer": "real", "rms": "real", "layer_rational": "field", "rms_rational": "field"}
 
-    pre        x ← x + attend(norm_1 x)        x ← x + mlp(norm_2 x)
-    post       x ← norm_1(x + attend x)        x ← norm_2(x + mlp x)
-    parallel   x ← x + attend(norm_1 x) + mlp(norm_1 x)
+
+def norm(
+    x: Array, gain: Any = 1, offset: Any = 0, *, kind: str = "layer", epsilon: Fraction = Fraction(1, 100000)
+) -> Array:
+    """Normalise each token, (..., n, width).
+
+        layer   y = x − mean(x)     rms   y = x       then    y / √(mean(y²) + ε) · gain + offset
+        layer_rational, rms_rational: 1/√u replaced by 2/(1 + u), its tangent at u = 1
+        none: x itself
+
+    Needs    field; real for the roots
+    Source   Ba et al. 2016, Zhang and Sennrich 2019; the stand-ins are ours
     """
-    c, w = model.config, model.of_layer(i)
-
-    def norm_(j: int, y: Any) -> Any:
-        return norm(y, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=c.norm, epsilon=c.epsilon)
-
-    def mlp_(y: Any) -> Any:
-        options = {
-            "gate": w.get("W_gate"),
-            "b_up": w.get("b_up", 0),
-            "b_down": w.get("b_down", 0),
-            "activation": c.activation,
-        }
-        return mlp(y, w["W_up"], w["W_down"], **options) if c.hidden else 0
-
-    try:
-        y = x if c.order == "post" else norm_(1, x)
-        o, after = attend(model, i, y, state, form=form, mask=mask)
-        if c.order == "parallel":
-            x = x + o + mlp_(y)
-        elif c.order == "pre":
-            x = x + o
-            x = x + mlp_(norm_(2, x)) if c.hidden else x
-        else:
-            x = norm_(1, x + o)
-            x = norm_(2, x + mlp_(x)) if c.hidden else x
-        return whole("transformer", "its output", x), after
-    except (ZeroDivisionError, NotFinite) as error:
-        raise type(error)(f"layer {i}: {error}") from error
+    if kind == "none":
+        return x
+    xp, width = array_namespace(x), x.shape[-1]
+    y = x - xp.sum(x, axis=-1, keepdims=True) / width if kind.startswith("layer") else x
+    u = xp.sum(y * y, axis=-1, keepdims=True) / width + constant(x, epsilon)
+    require_finite(f"{kind} norm", "mean(y²) + ε", u)
+    if kind.endswith("rational"):
+        return y * (2 / (1 + u)) * gain + offset
+    require_of(x, "real", f"{kind} norm")
+    return y / xp.sqrt(u) * gain + offset
 
 
-def attend(model: Model, i: int, x: Any, state: Any, *, form: Form, mask: str | int) -> tuple[Any, Any]:
-    """Attention of all heads, [o_1 … o_H] W_O, and the state after it.
+def gelu(x: Array) -> Array:
+    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), as in GPT-2.   Needs real
 
-    Query heads that share keys and values stand on an axis of their own: q (..., groups, heads/groups, n, d), k (..., groups, 1, n, d).
+    Source   Hendrycks and Gimpel 2016
     """
-    c, w = model.config, model.of_layer(i)
-    q = split(x @ w["W_Q"] + w.get("b_Q", 0), c.kv_heads, c.heads // c.kv_heads)
-    k, v = (y[..., None, :, :] for y in keys_values(model, i, x))
-    for name, y in (("q", q), ("k", k), ("v", v)):
-        whole("transformer", name, y)
-    shared = None if state is None else state.each(lambda y, axes: y[(..., None, *[slice(None)] * axes)])
-    if c.softmax:
-        o, after = form(q, k, v, rope=model.rope, cache=shared, mask=mask)
-    else:
-        o, after = form(q, k, v, phi=c.phi, normalise=c.normalise, rope=model.rope, state=shared, mask=mask)
-    xp = array_namespace(o)
-    o = xp.moveaxis(o, -2, -4)  # (..., n, groups, heads/groups, m)
-    o = xp.reshape(o, (*o.shape[:-3], c.heads * c.m)) @ w["W_O"] + w.get("b_O", 0)
-    return o, after.each(lambda y, axes: y[(..., 0, *[slice(None)] * axes)])
+    inner = constant(x, GELU) * (x + constant(x, Fraction(44715, 10**6)) * x * x * x)
+    return x / 2 * (1 + array_namespace(x).tanh(inner))
 
 
-def keys_values(model: Model, i: int, x: Any) -> tuple[Any, Any]:
-    """k (..., groups, n, d) and v (..., groups, n, m) of layer i, from what its attention is given."""
-    w, groups = model.of_layer(i), model.config.kv_heads
-    k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
-    return split(k, groups), split(v, groups)
+def silu(x: Array) -> Array:
+    """x / (1 + exp(−x)) = x/2 · (1 + tanh(x/2)), which does not overflow.   Needs real"""
+    return x / 2 * (1 + array_namespace(x).tanh(x / 2))
 
 
-def split(x: Any, *heads: int) -> Any:
-    """(..., n, heads·width) -> (..., heads, n, width)"""
-    xp = array_namespace(x)
-    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
-    return xp.moveaxis(x, -2 - len(heads), -2)
+def quadratic(x: Array) -> Array:
+    """x/2 + x²/4 = x (2 + x) / 4: silu to second order, its rational stand-in.   Needs field; 2 ≠ 0"""
+    return x * (2 + x) / 4
 
 
-def random_model(system: System, config: Config, seed: int) -> Model:
+ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], str]] = {
+    "gelu": (gelu, "real"),
+    "silu": (silu, "real"),
+    "relu": (relu, "ordered"),
+    "quadratic": (quadratic, "field"),
+}
+
+
+def mlp(
+    x: Array, up: Array, down: Array, *, gate: Any = None, b_up: Any = 0, b_down: Any = 0, activation: str = "gelu"
+) -> Array:
+    """σ(x W_up + b_up) W_down + b_down, or gated: (σ(x W_gate) · (x W_up + b_up)) W_down + b_down.
+
+    Source   Shazeer 2020
+    """
+    sigma, needed = ACTIVATIONS[activation]
+    require_of(x, needed, activation)
+    hidden = x @ up + b_up
+    hidden = sigma(hidden) if gate is None else sigma(x @ gate) * hidden
+    return hidden @ down + b_down
+
+
+def random_model(system: System, config: Family, seed: int) -> Model:
     """A model with weights drawn from a number system, as `draw_model` makes them."""
-    instance("random_model", "system", system, System)
+    check_type("random_model", "system", system, System)
     numbers = itertools.count()
     return draw_model(lambda *shape: system.random(shape, seed_of("model", seed, next(numbers))), config)
 
 
-def draw_model(draw: Callable[..., Any], config: Config) -> Model:
-    """A model with weights from draw(*shape): uniform if that is, since it is only scaled and, for gains, moved to 1.
+def draw_model(draw: Callable[..., Array], config: Family) -> Model:
+    """A model with weights from draw(*shape).
 
+    Weights are affine images of the draws, so uniform draws stay uniform, as Schwartz–Zippel needs.
     Matrices are scaled down where numbers have a size: not in GF(p).
     """
     weights = {}
     for name, (height, *rest) in config.shapes.items():
         x, kind = draw(height, *rest), name.rpartition(".")[2].partition("_")[0]
-        size = {"ordered", "real"} & system_of(x).can
-        weights[name] = 1 + x / 4 if kind == "gain" else x / isqrt(height) if kind == "W" and size else x
+        has_size = {"ordered", "real"} & system_of(x).can
+        weights[name] = 1 + x / 4 if kind == "gain" else x / isqrt(height) if kind == "W" and has_size else x
     if "rope.c" in weights:
         weights["rope.c"], weights["rope.s"] = circle_point(weights["rope.c"])
     return Model(config, weights)

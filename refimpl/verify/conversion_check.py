@@ -26,7 +26,7 @@ from ..attention.forms import append
 from ..attention.linear_attention import linear_attention, linear_attention_chunked
 from ..attention.rope import Rope, angle_table, power_table
 from ..attention.state import State, shift
-from ..checks import instance
+from ..checks import check_type
 from ..errors import NotDefined
 from ..model.config import Config
 from ..model.transformer import Form, Model, embed, layer, through_layers, transformer, vectors
@@ -169,7 +169,7 @@ def check_conversion(
 def same_model(model: Model, converted: Model) -> None:
     """Refuse two models that differ in more than their biases."""
     for name, x in (("model", model), ("converted", converted)):
-        instance("check_conversion", name, x, Model)
+        check_type("check_conversion", name, x, Model)
     if converted.config != model.config or converted.biases is None:
         raise ValueError(
             "check_conversion: `converted` must be `model` with biases, got another configuration or no biases"

@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ...checks import instance
+from ...checks import check_type
 from ...model.rwkv import Rwkv
 from ...systems import System
 from ...systems.array import first
@@ -126,7 +126,7 @@ def read_rwkv(path: str | os.PathLike[str], *, system: System) -> tuple[Rwkv, di
 
     Refused: what is truncated, left over, quantised, repeated, missing, unknown, not finite or of another shape than the rest asks for.
     """
-    instance("read_rwkv", "system", system, System)
+    check_type("read_rwkv", "system", system, System)
     size, who = size_of("read_rwkv", path), f"read_rwkv: {path}"
     with open(path, "rb") as file:
         header = read_header(who, file, size)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...checks import instance, integer
+from ...checks import check_type, check_integer
 from .byte_pairs import Ranked, joined, words
 
 
@@ -25,7 +25,7 @@ class Tokenizer(ABC):
 
     def encode(self, text: str, *, begin: bool = True) -> list[int]:
         """The ids of a text; of one that goes on from an earlier one, if not `begin`."""
-        instance("encode", "text", text, str)
+        check_type("encode", "text", text, str)
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -41,7 +41,7 @@ class Tokenizer(ABC):
     def decode_stream(self, ids: Iterable[int]) -> Iterator[str]:
         """The text piece by piece, as the ids come: a character that needs more of them waits for these."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for piece in self.pieces(integer("decode", "ids", i, least=0, most=self.vocabulary - 1) for i in ids):
+        for piece in self.pieces(check_integer("decode", "ids", i, least=0, most=self.vocabulary - 1) for i in ids):
             yield decoder.decode(piece)
         yield decoder.decode(b"", final=True)
 
@@ -130,7 +130,7 @@ class LlamaTokenizer(Tokenizer):
 
 def check_vocabulary(tokenizer: Tokenizer, model: Any) -> None:
     """A tokenizer must have the ids of a model, all of them and no others."""
-    instance("check_vocabulary", "tokenizer", tokenizer, Tokenizer)
+    check_type("check_vocabulary", "tokenizer", tokenizer, Tokenizer)
     if tokenizer.vocabulary != model.config.vocabulary:
         raise ValueError(
             f"check_vocabulary: `tokenizer` must have the {model.config.vocabulary} ids of the model, got {tokenizer.vocabulary}"

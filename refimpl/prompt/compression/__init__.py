@@ -26,7 +26,7 @@ import numpy as np
 from ...attention.memory import Memory, Points, parts, write
 from ...attention.random_features import KINDS as RANDOM
 from ...attention.random_features import RandomFeatures, random_features
-from ...checks import integer
+from ...checks import check_integer
 from ...errors import NotDefined, choose
 from ...systems import floats, seed_of, system_of
 from ...systems.array import array_namespace
@@ -65,10 +65,10 @@ class Compression:
             if self.r is not None:
                 raise ValueError(f"Compression: `r` must be None for {self.kind!r}, which sets it, got {self.r}")
         else:
-            integer("Compression", "r", self.r, least=1, most=2**20)
-        integer("Compression", "seed", self.seed, least=0)
+            check_integer("Compression", "r", self.r, least=1, most=2**20)
+        check_integer("Compression", "seed", self.seed, least=0)
         if self.rank is not None:
-            integer("Compression", "rank", self.rank, least=1)
+            check_integer("Compression", "rank", self.rank, least=1)
 
     def __str__(self) -> str:
         return self.kind + (f"({self.r})" if self.r else "") + (f" rank {self.rank}" if self.rank else "")
@@ -116,7 +116,7 @@ def truncated(memory: Memory, rank: int) -> Memory:
 
     |φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1} for every query.   Needs NumPy floats
     """
-    integer("truncated", "rank", rank, least=1, most=min(memory.S.shape[-2], memory.S.shape[-1] + 1))
+    check_integer("truncated", "rank", rank, least=1, most=min(memory.S.shape[-2], memory.S.shape[-1] + 1))
     if not isinstance(memory.S, np.ndarray):
         raise NotDefined(f"truncated: singular values are made by NumPy, got {system_of(memory.S).name}")
     S, z, scale = parts(memory)

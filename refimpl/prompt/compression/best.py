@@ -12,7 +12,7 @@ import numpy as np
 
 from ...attention.memory import Memory, Points
 from ...attention.random_features import PAIRS
-from ...checks import integer
+from ...checks import check_integer
 from ...errors import brief, choose
 from ...systems import floats
 from ...systems.fast import itemsize
@@ -39,7 +39,7 @@ class Best:
         if (self.budget is None) == (self.error is None):
             raise ValueError("Best: one of `budget` and `error` must be given, got both or none")
         if self.budget is not None:
-            integer("Best", "budget", self.budget, least=1)
+            check_integer("Best", "budget", self.budget, least=1)
         for name in ("error", "within"):
             x = getattr(self, name)
             if x is not None and (isinstance(x, bool) or not isinstance(x, int | float) or not 0 <= x < math.inf):
