@@ -34,9 +34,10 @@ from .dependencies import Dependencies
 from .dual import Dual
 from .finite_field import FiniteField, is_prime
 from .floats import Float
+from .formats import round_to
 from .multiprecision import Multiprecision
 from .rational import Rational
-from .rounded import Rounded, round_to
+from .rounded import Rounded
 from .running_error import RunningError
 
 __all__ = [

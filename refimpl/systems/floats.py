@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import choose
 from .array import SystemArray, System, array_namespace, device, elementwise, fractions, host, wide_floats
-from .rounded import FORMATS, nearest, round_to
+from .formats import FORMATS, nearest, round_to
 
 # library: the extra that installs it
 LIBRARIES = {"numpy": "", "torch": "torch", "jax.numpy": "jax", "cupy": "cupy", "array_api_strict": "test"}

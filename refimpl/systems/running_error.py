@@ -18,7 +18,8 @@ import numpy as np
 
 from ..errors import NotDefined, choose
 from .array import SystemArray, ArraySystem, Planes, elementwise, fractions, wide_floats
-from .rounded import FORMATS, nearest, round_to
+from .floats import host_angles
+from .formats import FORMATS, nearest, round_to
 
 # Errors are float64 too. UP pays for the rounding of the few operations that form one; K terms summed cost another (1 + K 2⁻⁵⁰).
 UP = 1 + 2.0**-40
@@ -150,8 +151,6 @@ class RunningError(ArraySystem):
         return self.wrap((value, np.zeros(shape)))
 
     def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
-        from .floats import host_angles
-
         cos, sin = (
             self.wrap((round_to(t, self.format), np.full(t.shape, 2.0**-51 + self.u)))
             for t in host_angles(frequencies, positions)

@@ -14,7 +14,7 @@ from ...systems.array import array_namespace
 from ...systems.balls import Balls
 from ...systems.fast import quiet
 from ...systems.multiprecision import Multiprecision
-from ...systems.rounded import FORMATS
+from ...systems.formats import FORMATS
 from .sampling import attention, half_squares, indices
 
 
