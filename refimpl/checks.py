@@ -10,8 +10,8 @@ from array_api_compat import is_array_api_obj
 
 from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import SystemArray, ArraySystem, system_of
-from .systems.array import array_namespace, device, elementwise, host
-from .systems.fast import quiet, surely_finite
+from .systems.array import elementwise, host
+from .systems.floats import array_namespace, device, quiet, surely_finite
 
 _usual: set[tuple[type, Any]] = set()  # kinds of arrays that were found to be in order
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..checks import integer, namespace, shape
 from ..errors import brief, choose
-from ..systems import require, system_of
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace, require_of
 
 FeatureMap = Callable[[Any], Any]
 FEATURE_MAPS: dict[str, FeatureMap] = {}
@@ -23,7 +22,7 @@ def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
 
     def mark(phi: FeatureMap) -> FeatureMap:
         def checked(x: Any, /) -> Any:
-            require(system_of(x), capability, name)
+            require_of(x, capability, name)
             return phi(x)
 
         named = phi if capability == "ring" else functools.wraps(phi)(checked)
@@ -160,7 +159,7 @@ def hedgehog(W: Any, b: Any) -> FeatureMap:
 
     def phi(x: Any, /) -> Any:
         xp = namespace("hedgehog", x=x, W=W, b=b)
-        require(system_of(x), "real", "hedgehog")
+        require_of(x, "real", "hedgehog")
         shape("hedgehog", "W", W, "e", x.shape[-1], like="to match `x`")
         shape("hedgehog", "b", b, W.shape[-2], like="to match `W`")
         y = 2 * (xp.matmul(x, xp.matrix_transpose(W)) + b)

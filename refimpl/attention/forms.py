@@ -26,9 +26,7 @@ from ..checks import (
     whole,
 )
 from ..errors import NotDefined, NotFinite, ZeroDenominator
-from ..systems import require, system_of
-from ..systems.array import array_namespace, device
-from ..systems.fast import Pieces, quiet
+from ..systems.floats import Pieces, array_namespace, device, quiet, require_of
 from .feature_maps import FeatureMap, identity, pair
 from .memory import check_memory, remembered
 from .rope import Rope
@@ -71,7 +69,7 @@ def streaming_form(body: Callable, known: int | None = 1) -> Callable[..., tuple
         **own: Any,
     ) -> tuple[Any, State]:
         xp, P, keep = arguments(who, q, k, v, mask, padding)
-        require(system_of(q), "field" if normalise else "ring", f"{'normalised ' * normalise}linear attention")
+        require_of(q, "field" if normalise else "ring", f"{'normalised ' * normalise}linear attention")
         if state is not None:
             instance(who, "state", state, State)
         text = Text(who, q, k, v, keep, pair(who, phi), rope, 0 if state is None else state.position)
@@ -108,7 +106,7 @@ def streaming_form(body: Callable, known: int | None = 1) -> Callable[..., tuple
             o.append(divide(who, num, den, start=n) if normalise else whole(who, "the output", num, start=n))
             n += num.shape[-2]
         S, z = whole(who, "S", S, ("feature", "column")), None if start.z is None else whole(who, "z", z, ("feature",))
-        return o.joined(), State(S, z, start.position + len(text))
+        return o.array(), State(S, z, start.position + len(text))
 
     return named(attention, body, "linear")
 
@@ -176,7 +174,7 @@ def softmax_form(body: Callable) -> Callable[..., tuple[Any, KVCache]]:
         padding: Any = None,
     ) -> tuple[Any, KVCache]:
         xp, P, keep = arguments(who, q, k, v, mask, padding)
-        require(system_of(q), "real", "softmax attention")
+        require_of(q, "real", "softmax attention")
         check_inputs(who, xp, q, k, v, keep)
         n, d = q.shape[-2:]
         shown = xp.arange(n, device=device(q))[None, :] >= 0 if padding is None else padding[..., None, :]

@@ -21,7 +21,7 @@ from math import isqrt, prod
 from typing import Any
 
 from ..checks import integer, visible
-from ..systems.fast import itemsize, masked, sums
+from ..systems.floats import itemsize, keep_where, sums
 from .forms import linear_form, streaming_form
 
 
@@ -70,8 +70,8 @@ def linear_attention_quadratic(xp, text, S, z, P):  # type: ignore[no-untyped-de
     for a, b in _spans(0, len(text), ROWS):
         Q, G, last = fq[..., a:b, :], gq[..., a:b, :], max(b, P)
         seen = visible(Q, last, a, P - a)
-        scores = masked(Q @ xp.matrix_transpose(fk[..., :last, :]), seen)
-        masses = scores if gq is fq and gk is fk else masked(G @ xp.matrix_transpose(gk[..., :last, :]), seen)
+        scores = keep_where(Q @ xp.matrix_transpose(fk[..., :last, :]), seen)
+        masses = scores if gq is fq and gk is fk else keep_where(G @ xp.matrix_transpose(gk[..., :last, :]), seen)
         yield scores @ v[..., :last, :] + Q @ S, sums(masses, axis=-1) + G @ z[..., None], *after
 
 
@@ -131,8 +131,8 @@ def linear_attention_chunked(xp, text, S, z, P, *, chunk=None):  # type: ignore[
     )  # of two lengths: the last chunk may be shorter
     for a, b in _spans(P, len(text), chunk):
         Q, K, G, H, V = text[a:b]
-        scores = masked(Q @ xp.matrix_transpose(K), seen(b - a))
-        masses = scores if G is Q and H is K else masked(G @ xp.matrix_transpose(H), seen(b - a))
+        scores = keep_where(Q @ xp.matrix_transpose(K), seen(b - a))
+        masses = scores if G is Q and H is K else keep_where(G @ xp.matrix_transpose(H), seen(b - a))
         num, den = scores @ V + Q @ S, sums(masses, axis=-1) + G @ z[..., None]
         S, z = written(K, H, V)
         yield num, den, S, z

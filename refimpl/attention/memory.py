@@ -20,8 +20,7 @@ from typing import Any
 
 from ..checks import divide, finite, lead, namespace, shape
 from ..errors import NotDefined
-from ..systems.array import array_namespace
-from ..systems.fast import itemsize
+from ..systems.floats import array_namespace, itemsize
 from .rope import Rope
 
 # A map of the kernel exp(x·y) by logarithms, RandomFeatures or Points: `log(x)` -> (f, c), `rotated(rope, by)`, and is it `positive`?

@@ -15,7 +15,7 @@ from typing import Any
 from ..checks import first, integer, known, lead, namespace, shape
 from ..errors import ZeroDenominator, brief, choose
 from ..systems import SystemArray, System, system_of
-from ..systems.array import device
+from ..systems.floats import device
 
 LAYOUTS = ("half", "interleaved")
 PLACEMENTS = ("after", "before")

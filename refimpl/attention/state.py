@@ -14,7 +14,7 @@ from typing import Any
 
 from ..checks import check_padding, finite, hide, instance, integer, lead, namespace, scalar, shape
 from ..errors import NotDefined
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device
 from .feature_maps import identity, pair
 from .memory import Memory
 from .rope import Rope, rotate

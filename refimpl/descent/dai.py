@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..attention.linear_attention import linear_attention_chunked
 from ..checks import divide, finite_arrays, instance, namespace, scalar, shape
 from ..model.transformer import Model
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace
 
 
 def f_icl(q: Any, demonstrations: Any, X: Any, W_K: Any, W_V: Any) -> Any:

@@ -21,7 +21,7 @@ from ..attention.state import absorb, no_text
 from ..checks import finite_arrays, integer, is_zero, namespace, scalar, shape
 from ..model.config import Config
 from ..model.transformer import Model
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device
 
 
 def examples(X: Any, Y: Any) -> Any:

@@ -12,16 +12,10 @@ from typing import Any
 
 from ..attention.feature_maps import relu
 from ..checks import whole
-from ..systems import SystemArray, require, system_of
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace, constant, require_of
 
 # √(2/π), as published code has it: the nearest float64.
 GELU = Fraction(7186705221432913, 2**53)
-
-
-def constant(x: Any, value: Fraction) -> Any:
-    """A rational constant beside x: exact in a system of ours, rounded to the dtype of floats."""
-    return value if isinstance(x, SystemArray) else float(value)
 
 
 def norm(
@@ -41,7 +35,7 @@ def norm(
     u = whole(f"{kind} norm", "mean(y²) + ε", xp.sum(y * y, axis=-1, keepdims=True) / width + constant(x, epsilon))
     if kind.endswith("rational"):
         return y * (2 / (1 + u)) * gain + offset
-    require(system_of(x), "real", f"{kind} norm")
+    require_of(x, "real", f"{kind} norm")
     return y / xp.sqrt(u) * gain + offset
 
 
@@ -77,7 +71,7 @@ def mlp(
 ) -> Any:
     """σ(x W_up + b_up) W_down + b_down, or gated: (σ(x W_gate) · (x W_up + b_up)) W_down + b_down.   Source: Shazeer 2020."""
     sigma, needed = ACTIVATIONS[activation]
-    require(system_of(x), needed, activation)
+    require_of(x, needed, activation)
     hidden = x @ up + b_up
     hidden = sigma(hidden) if gate is None else sigma(x @ gate) * hidden
     return hidden @ down + b_down

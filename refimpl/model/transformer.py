@@ -25,7 +25,7 @@ from ..attention.state import KVCache, check_state
 from ..checks import finite, instance, integer, namespace, shape, token_ids, whole
 from ..errors import NotDefined, NotFinite, choose
 from ..systems import SystemArray, System, seed_of, system_of
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device
 from . import rwkv
 from .config import Config
 from .recurrence import Carried

@@ -34,7 +34,7 @@ from ..attention.state import State, absorb, no_text, remove, scale, shift
 from ..checks import instance, integer, is_zero, scalar, token_ids
 from ..errors import NotDefined, NotFinite, choose
 from ..model.transformer import Form, Model, through_layers, vectors
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace
 
 Maker = Callable[[Any, Any, Any, int], Memory]  # (keys, values, queries to expect, layer) -> memory; see compression/
 

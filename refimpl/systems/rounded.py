@@ -74,7 +74,7 @@ class Rounded(ArraySystem):
         return self.wrap((np.expand_dims(total, axis) if keepdims else total,))
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        a, b = x.planes[0], self.factor(x, y).planes[0]
+        a, b = x.planes[0], self.right_factor(x, y).planes[0]
         if "partial" not in self.points:
             return self.wrap((self._at("sums", a @ b),))
         products = self.wrap((a[..., :, :, None] * b[..., None, :, :],))
