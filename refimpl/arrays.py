@@ -1,9 +1,13 @@
-"""What an array is to this library: two Protocols, met by every array-API library and system of ours."""
+"""What an array is to this library: two Protocols that every array-API library and number system of ours meets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+import numpy as np
+
+HostArray = np.ndarray[Any, Any]  # an array of NumPy
 
 
 class Array(Protocol):
@@ -15,6 +19,8 @@ class Array(Protocol):
     def ndim(self) -> int: ...
     @property
     def dtype(self) -> Any: ...
+    @property
+    def device(self) -> Any: ...
     def __getitem__(self, index: Any, /) -> Array: ...
     def __neg__(self) -> Array: ...
     def __add__(self, other: Any, /) -> Array: ...

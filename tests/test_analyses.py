@@ -20,7 +20,7 @@ import refimpl as ri
 from refimpl import GF, MP, QQ, Degrees, Dependencies, Dual, Float, NotDefined, Rounded, RunningError, floats
 from refimpl.systems import fractions, round_to
 from refimpl.systems.array import SystemArray, elementwise
-from refimpl.systems.rounded import FORMATS, nearest
+from refimpl.systems.formats import FORMATS, nearest
 from refimpl.systems.running_error import LIBM
 from refimpl.verify.identity_testing import restrict
 

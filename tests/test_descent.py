@@ -27,7 +27,7 @@ from refimpl.descent import dai, irie, ren_liu, von_oswald
 from refimpl.descent.gradient import alignment, gradient, squared_error, step
 from refimpl.descent.patch import rank_one_patch
 from refimpl.systems import Dual, fractions
-from refimpl.systems.array import array_namespace
+from refimpl.systems.floats import array_namespace
 from refimpl.systems.balls import Balls
 from refimpl.systems.multiprecision import Multiprecision
 from refimpl.verify.check import Draws, check, minimal, way

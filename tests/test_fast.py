@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl import GF, QQ, Float, Rounded
-from refimpl.systems.array import array_namespace
-from refimpl.systems.fast import Pieces, itemsize, masked, sums, surely_finite
+from refimpl.systems.floats import Pieces, array_namespace, itemsize, keep_where, sums, surely_finite
 
 FLOATS = [Float("numpy", dtype) for dtype in ("float64", "float32", "float16", "complex128")]
 SYSTEMS = [*FLOATS, Float("array_api_strict"), GF(10007), QQ, Rounded("bfloat16")]
@@ -30,13 +29,13 @@ def test_masked(system, lead, n, m, seed):
     xp = array_namespace(x)
     keep = keep if not isinstance(system, Float) else xp.asarray(keep)
     want = xp.where(keep, x, xp.zeros_like(x))
-    assert equal(system, masked(x, keep), want)
+    assert equal(system, keep_where(x, keep), want)
 
 
 @pytest.mark.parametrize("system", FLOATS, ids=str)
 def test_masked_leaves_nothing_of_nan_and_inf(system):
     x = np.array([[np.nan, 1], [np.inf, -np.inf]], dtype=system.dtype)
-    assert masked(x, np.array([[False, True], [False, False]])).tolist() == [[0, 1], [0, 0]]
+    assert keep_where(x, np.array([[False, True], [False, False]])).tolist() == [[0, 1], [0, 0]]
 
 
 @systems
@@ -87,7 +86,7 @@ def test_pieces(system, lead, lengths, m, seed):
     collected = Pieces(like, shape)
     for piece in pieces:
         collected.append(piece)
-    whole, start = collected.joined(), 0
+    whole, start = collected.array(), 0
     assert whole.shape == shape and whole.dtype == like.dtype
     for piece in pieces:
         assert equal(system, whole[..., start : start + piece.shape[-2], :], piece)

@@ -13,7 +13,7 @@ import numpy as np
 from ..checks import check_integer, leading_axes, check_shape
 from ..errors import choose
 from ..systems import floats
-from ..systems.fast import quiet
+from ..systems.floats import quiet
 from .random_features import BLOCKS, KINDS, count, least_error, statistic
 
 

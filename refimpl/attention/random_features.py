@@ -16,9 +16,8 @@ import numpy as np
 
 from ..checks import check_type, check_integer, common_namespace, check_shape
 from ..errors import NotDefined, brief, choose
-from ..model.token_wise import constant
-from ..systems import System, require, system_of
-from ..systems.array import array_namespace
+from ..systems import System, require
+from ..systems.floats import array_namespace, constant, require_of
 from .feature_maps import outer
 from .rope import Rope, rotate
 
@@ -89,7 +88,7 @@ class RandomFeatures:
         x : (..., n, d)    ->  f : (..., n, r), all 1 if φ is positive;  c : (..., n, r), or (..., n, 1) if it is not
         """
         xp = common_namespace("RandomFeatures", x=x, **({} if self.omega is None else {"omega": self.omega}))
-        require(system_of(x), "real", f"a map to {self.name}")
+        require_of(x, "real", f"a map to {self.name}")
         d = "width" if self.omega is None else self.omega.shape[-1]
         check_shape("RandomFeatures", "x", x, "tokens", d, like="" if self.omega is None else "to match `omega`")
         one, half = xp.ones_like(x[..., :1]), xp.sum(x * x, axis=-1, keepdims=True) / 2

@@ -24,8 +24,8 @@ from ..prompt.compression.best import Best
 from ..prompt.conversion import convert
 from ..prompt.fidelity import Fidelity, fidelity, rounding
 from ..systems import system_of
-from ..systems.fast import itemsize, quiet
-from ..systems.rounded import FORMATS
+from ..systems.floats import itemsize, quiet
+from ..systems.formats import FORMATS
 from ..verify.conversion_check import check_conversion, held_out
 from .main import json_target, write_json
 from .prompt import read_prompt, sources, tokenizer_for, with_baked

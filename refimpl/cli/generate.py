@@ -13,7 +13,7 @@ from ..files.models import read_model
 from ..files.safetensors import replacing, target_file
 from ..files.tokenizers import Tokenizer
 from ..model.generation import checked, follow, read
-from ..systems.fast import quiet
+from ..systems.floats import quiet
 from .prompt import read_prompt, sources, tokenizer_for, with_baked
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..attention.linear_attention import linear_attention_chunked
 from ..checks import divide, check_finite_arrays, check_type, common_namespace, check_scalar, check_shape
 from ..model.transformer import Model
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace
 
 
 def f_icl(q: Any, demonstrations: Any, X: Any, W_K: Any, W_V: Any) -> Any:

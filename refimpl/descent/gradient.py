@@ -9,8 +9,7 @@ from typing import Any
 
 from ..checks import check_finite_arrays, library_of, common_namespace, check_scalar, check_shape
 from ..systems import SystemArray, Dual, Rounded
-from ..systems.array import device
-from ..systems.floats import dtype_name
+from ..systems.floats import device, dtype_name
 
 Loss = Callable[..., Any]
 

@@ -22,8 +22,7 @@ from typing import Any
 
 from ..checks import divide, check_finite_arrays, check_type, check_integer, is_zero, is_true, common_namespace, check_scalar, check_shape
 from ..errors import ZeroDenominator, brief
-from ..systems import require, system_of
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device, require_of
 from .gradient import alignment, gradient
 
 
@@ -207,7 +206,7 @@ def through_relu(seen: Attended, W_1: Any, W_2: Any) -> Attended:
     xp = common_namespace("through_relu", q=seen.q, W_1=W_1, W_2=W_2)
     check_shape("through_relu", "W_1", W_1, "hidden", seen.V_D.shape[-1], like="to match the values")
     check_shape("through_relu", "W_2", W_2, "outputs", W_1.shape[0], like="to match `W_1`")
-    require(system_of(seen.q), "ordered", "relu")
+    require_of(seen.q, "ordered", "relu")
     inner = (W_1 @ attention(seen)[:, None])[:, 0]
     on = xp.where(inner > xp.zeros_like(inner), xp.ones_like(inner), xp.zeros_like(inner))
     A = xp.matrix_transpose(W_2 @ (on[:, None] * W_1))
@@ -244,7 +243,7 @@ def unlike(K: Any, k: int) -> list[list[int]]:
     """For each demonstration the k others whose keys it is least like, by κ.   Needs ordered"""
     T = check_finite_arrays("unlike", K=K).matrix_transpose
     check_integer("unlike", "k", k, least=1, most=max(K.shape[0] - 1, 1))
-    require(system_of(K), "ordered", "choosing negatives")
+    require_of(K, "ordered", "choosing negatives")
     scores = (K @ T(K)).tolist()
     return [sorted((j for j in range(len(row)) if j != i), key=row.__getitem__)[:k] for i, row in enumerate(scores)]
 
@@ -282,7 +281,7 @@ def gram_features(G: Any) -> Any:
     """
     xp = check_finite_arrays("gram_features", G=G)
     check_shape("gram_features", "G", G, *G.shape[-1:], "tokens", all_axes=True)
-    require(system_of(G), "real", "a Cholesky factor")
+    require_of(G, "real", "a Cholesky factor")
     n = G.shape[-1]
     rows: list[list[Any]] = []
     for i in range(n):

@@ -26,7 +26,7 @@ from ..checks import check_integer, check_shape
 from ..errors import brief, choose
 from ..model.recurrence import Carried
 from ..systems import SystemArray, floats, system_of
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device
 
 MEMORY = {"S": "b_KV", "z": "b_D", "scale": "b_scale", "mix": "b_mix"}
 MAP = {"points": "b_points", "omega": "b_omega"}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_type, check_integer, check_token_ids
-from ..systems import floats, require, system_of
+from ..systems import floats
+from ..systems.floats import require_of
 from .transformer import Model, transformer
 
 
@@ -35,7 +36,7 @@ def checked(model: Model, text: Any, tokens: int, temperature: float, seed: int)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
         raise ValueError(f"generate: `temperature` must be a finite number ≥ 0, got {temperature!r}")
     check_type("generate", "model", model, Model)
-    require(system_of(model.like), "ordered", "generate")
+    require_of(model.like, "ordered", "generate")
     c = model.config
     if not c.vocabulary:
         raise ValueError("generate: `model` must have a vocabulary, got one from vectors to vectors")

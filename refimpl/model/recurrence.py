@@ -18,9 +18,8 @@ from typing import Any
 from ..attention.forms import named
 from ..checks import check_finite, check_type, check_integer, is_true, leading_axes, locate, common_namespace, check_shape, require_finite
 from ..errors import ZeroDenominator
-from ..systems import ArraySystem, require, system_of
-from ..systems.array import device
-from ..systems.fast import quiet
+from ..systems import ArraySystem
+from ..systems.floats import device, quiet, require_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +158,7 @@ def quotient_form(body: Callable) -> Callable[..., tuple[Any, tuple[Any, Any, An
         parts = {} if state is None else dict(zip(("num", "den", "exponent"), state, strict=True))
         given = {"k": k, "v": v, "w": w, "u": u} | parts
         xp = common_namespace(who, **given)
-        require(system_of(k), "real", who)
+        require_of(k, "real", who)
         check_shape(who, "k", k, "tokens", "width")
         n, d = k.shape[-2:]
         check_shape(who, "v", v, n, d, like="to match `k`")

@@ -31,9 +31,9 @@ from typing import Any
 from ..attention.feature_maps import relu2
 from ..checks import check_finite, check_type, check_integer, leading_axes, common_namespace, check_shape, require_finite
 from ..errors import NotFinite, choose
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, constant, device
 from .recurrence import NOTHING, Carried, recurrence, recurrence_sum, wkv4, wkv4_sum
-from .token_wise import constant, norm, silu
+from .token_wise import norm, silu
 
 VERSIONS = ("4", "5.1", "5.2", "7")
 EPSILON = {"5.1": Fraction(1, 10**5), "5.2": Fraction(1, 10**5), "7": Fraction(64, 10**5)}  # of the norm of each head

@@ -12,7 +12,7 @@ from ..files.checkpoint import memory
 from ..model.transformer import Form, Model, transformer
 from ..systems import Float, floats, system_of
 from ..systems.array import host
-from ..systems.rounded import FORMATS
+from ..systems.formats import FORMATS
 
 
 @dataclass(frozen=True)

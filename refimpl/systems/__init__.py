@@ -27,16 +27,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import choose
-from .array import SystemArray, ArraySystem, ObjectSystem, System, fractions, require, seed_of, wide_floats
+from .array import ArraySystem, ObjectSystem, System, SystemArray, fractions, require, seed_of
 from .balls import ArbBalls, Balls
 from .degrees import Degrees
 from .dependencies import Dependencies
 from .dual import Dual
 from .finite_field import FiniteField, is_prime
-from .floats import Float
+from .floats import Float, wide_floats
+from .formats import round_to
 from .multiprecision import Multiprecision
 from .rational import Rational
-from .rounded import Rounded, round_to
+from .rounded import Rounded
 from .running_error import RunningError
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""Arrays over any number system: the namespace that the core uses like an array-API library.
+"""Arrays over any number system, and the array namespace that the core uses like an array-API library.
 
-An `SystemArray` is a tuple of NumPy *planes* of one shape, and the system that reads them: one plane of
-Python objects in ℚ, one of machine integers in GF(p), one of values and one of errors in a running
-error analysis. What only moves entries about (reshape, concat, where ...) is done here, once, for
-every plane. A system adds arithmetic: `lift`, `add`, `neg`, `mul`, `div`, `eq` on tuples of planes.
+A `SystemArray` is a tuple of NumPy *planes* of one shape, and the system that reads them: one plane
+of Python objects in ℚ, one of machine integers in GF(p), one of values and one of errors in a running
+error analysis. Functions that only move entries (reshape, concat, where ...) are written here once,
+for every plane. A system adds arithmetic: `lift`, `add`, `neg`, `mul`, `div`, `eq` on tuples of planes.
 """
 
 from __future__ import annotations
@@ -16,43 +16,88 @@ import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from ..arrays import Array, HostArray, Namespace
 from ..errors import NotDefined
 
-Planes = tuple[Any, ...]
+Planes = tuple[HostArray, ...]
+Frequencies = list[tuple[Fraction, Fraction]]  # θ = base^exponent as (base, exponent)
 
 # What a system can do, and the function whose absence shows that it cannot.
 CAPABILITIES = {"ring": "multiplication", "field": "division", "ordered": "maximum", "real": "exp"}
 
 
 class System:
-    """A number system: its name, what it `can` do, and its array namespace `xp`."""
+    """A number system: its name, what it `can` do, and its array namespace `xp`.
+
+    label : how `--system` spells it, as word(argument)
+    words : the words with which a label of this class may begin, if it is not the name of the class
+    ways  : the ways in which `verify` may compare its numbers
+    """
 
     name: str
+    words: tuple[str, ...] = ()
     can: frozenset[str] = frozenset(CAPABILITIES)
     exact = False  # equality is decided, not estimated
-    xp: Any
+    xp: Namespace
 
     def __repr__(self) -> str:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.name == other.name  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.name == cast(System, other).name
 
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def convert(self, values: Any) -> Any:
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_label(cls, word: str, argument: str) -> System:
+        """The system that word(argument) spells."""
+        return cls()
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        if self.exact:
+            return ("equality", "witness")
+        raise NotDefined(f"verify: {self.name} has no way of deciding equality")
+
+    @property
+    def file_label(self) -> str:
+        """The system as a file names it."""
+        return self.label
+
+    @property
+    def file_dtype(self) -> str:
+        """The dtype of its numbers in safetensors files; empty if they have no place there."""
+        return ""
+
+    def to_file(self, x: Any) -> HostArray:
+        """An array of this system as a file holds it."""
+        raise NotDefined(f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one")
+
+    def from_file(self, name: str, x: HostArray) -> Array:
+        """An array of a file, in which it is called `name`, as one of this system. The file is not trusted."""
+        raise NotDefined(f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one")
+
+    def convert(self, values: Any) -> Array:
         raise NotImplementedError
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Any:
+    def equal(self, x: Any, y: Any) -> bool:
+        """Same shape and, entry by entry, the same numbers."""
+        raise NotImplementedError
+
+    def random(self, shape: tuple[int, ...], seed: int) -> Array:
         raise NotDefined(f"uniform draws have no meaning in {self.name}")
 
-    def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Any, Any]:
-        """(cos pθ, sin pθ), each (..., n, h), for integers p (..., n) and θ = base^exponent given as (base, exponent)."""
+    def angles(self, frequencies: Frequencies, positions: Any) -> tuple[Array, Array]:
+        """(cos pθ, sin pθ), each (..., n, h), for integers p (..., n) and each of h frequencies θ."""
         raise NotDefined(f"cos is not defined in {self.name}; use power_table, which needs only c² + s² = 1")
 
 
@@ -67,12 +112,19 @@ def require(system: System, capability: str, who: str) -> None:
         raise NotDefined(f"{lacking} is not defined in {system.name}; {who} needs {article(capability)} system")
 
 
-def fractions(values: Any, who: str) -> np.ndarray:
+def integer_argument(word: str, argument: str, default: int) -> int:
+    """The integer in the brackets of a label."""
+    if argument and not argument.isdecimal():
+        raise ValueError(f"system: `name` must have an integer in its brackets, got {f'{word}({argument})'!r}")
+    return int(argument or default)
+
+
+def fractions(values: Any, who: str) -> HostArray:
     """Numbers of any kind as an object array of Fractions, without rounding."""
     if isinstance(values, SystemArray):
         return values.system.fractions(values)
     a = host(values)
-    if a.dtype.kind == "V" and a.dtype.isbuiltin == 2:  # ml_dtypes' small numbers: all of them fit in float64
+    if a.dtype.kind == "V" and a.dtype.isbuiltin == 2:  # the small floats of ml_dtypes all fit in float64
         a = a.astype(np.float64)
     if a.dtype.kind not in "biufO":
         raise TypeError(f"{who}: cannot convert numbers of dtype {a.dtype}")
@@ -86,65 +138,31 @@ def fractions(values: Any, who: str) -> np.ndarray:
         ) from None
 
 
-def first(bad: np.ndarray) -> tuple[int, ...]:
+def first(bad: HostArray) -> tuple[int, ...]:
     """Index of the first True."""
     return tuple(int(i) for i in np.argwhere(bad)[0])
 
 
-def host(x: Any) -> np.ndarray:
-    """A copy in NumPy, from whatever device: the one explicit way home."""
-    if hasattr(x, "detach"):  # torch, some of whose dtypes NumPy does not know
+def host(x: Any) -> HostArray:
+    """The numbers of an array, on any device, as an array of NumPy."""
+    if hasattr(x, "detach"):  # torch has dtypes that NumPy does not know
         x = x.detach().cpu()
-        return (x.float() if str(x.dtype).startswith(("torch.bfloat16", "torch.float8")) else x).numpy()
-    if hasattr(x, "get") and hasattr(x, "__cuda_array_interface__"):
-        return x.get()
-    if type(x).__module__.startswith("array_api_strict"):
-        return np.from_dlpack(x.to_device(x.__array_namespace__().Device("CPU_DEVICE")))
-    return np.asarray(
-        x, dtype=object if isinstance(x, list | tuple) else None
-    )  # NumPy would round mixed integers to float64
+        x = (x.float() if str(x.dtype).startswith(("torch.bfloat16", "torch.float8")) else x).numpy()
+    elif hasattr(x, "get") and hasattr(x, "__cuda_array_interface__"):
+        x = x.get()
+    elif type(x).__module__.startswith("array_api_strict"):
+        x = np.from_dlpack(x.to_device(x.__array_namespace__().Device("CPU_DEVICE")))
+    # Without a dtype, NumPy would round a list of mixed integers to float64.
+    return np.asarray(x, dtype=object if isinstance(x, list | tuple) else None)
 
 
 def seed_of(*parts: object) -> int:
-    """A seed that belongs to these words and numbers, and has nothing to do with that of others."""
+    """A seed made from these words and numbers alone, unrelated to that of any others."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big")
 
 
-_spaces: dict[type, Any] = {}
-
-
-def array_namespace(x: Any) -> Any:
-    """The array namespace of x. array_api_compat finds out; that takes longer than many a sum, so it is asked once for each type."""
-    if isinstance(x, SystemArray):
-        return x.system
-    if type(x) not in _spaces:
-        import array_api_compat
-
-        _spaces[type(x)] = array_api_compat.array_namespace(x)
-    return _spaces[type(x)]
-
-
-def device(x: Any) -> Any:
-    """Where x lives. array_api_compat finds out, and takes its time; an array of NumPy lives on the host."""
-    if isinstance(x, np.ndarray | SystemArray):
-        return "cpu"
-    import array_api_compat
-
-    return array_api_compat.device(x)
-
-
-def wide_floats(x: Any) -> np.ndarray | None:
-    """An array of finite numbers as float64, without rounding; None if that is not what they are."""
-    if isinstance(x, SystemArray):
-        return x.system.as_floats(x)
-    if not hasattr(x, "dtype"):
-        return None
-    a = host(x)
-    return a.astype(np.float64) if a.dtype.kind == "f" and a.dtype.itemsize <= 8 and np.isfinite(a).all() else None
-
-
 def as_fraction(x: Any) -> Fraction:
-    """One number, exactly; with Python's own integers inside, whatever integers came."""
+    """One number, exactly, with integers of Python inside."""
     n, d = x.as_integer_ratio() if hasattr(x, "as_integer_ratio") else (x.numerator, x.denominator)
     return Fraction(int(n), int(d))
 
@@ -154,7 +172,7 @@ def plain(x: Any) -> Any:
     return as_fraction(x) if isinstance(x, numbers.Rational) and not isinstance(x, Fraction | int) else x
 
 
-def elementwise(f: Callable, *arrays: Any) -> np.ndarray:
+def elementwise(f: Callable[..., Any], *arrays: Any) -> HostArray:
     """f applied entry by entry to object arrays (which broadcast)."""
     return np.asarray(np.frompyfunc(f, len(arrays), 1)(*arrays), dtype=object)
 
@@ -163,7 +181,7 @@ class SystemArray:
     """An array over a number system. Arithmetic with anything but its own kind and integers is refused."""
 
     __slots__ = ("planes", "system")
-    __array_ufunc__ = None  # NumPy must not take our entries apart
+    __array_ufunc__ = None  # else NumPy would apply its own functions entry by entry
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, system: ArraySystem, planes: Planes) -> None:
@@ -172,7 +190,7 @@ class SystemArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.planes[0].shape
+        return tuple(self.planes[0].shape)
 
     @property
     def ndim(self) -> int:
@@ -187,7 +205,7 @@ class SystemArray:
     def __array_namespace__(self, api_version: str | None = None) -> ArraySystem:
         return self.system
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> HostArray:
         raise TypeError(
             f"an array over {self.system.name} does not become a NumPy array by itself; use floats(x) or x.tolist()"
         )
@@ -269,8 +287,13 @@ class ArraySystem(System):
     dtypes: tuple[Any, ...] = (object,)
 
     @property
-    def xp(self) -> ArraySystem:  # type: ignore[override]
-        return self
+    def itemsize(self) -> int:
+        """Bytes of one number; of a Python object, about."""
+        return sum(64 if dtype is object else np.dtype(dtype).itemsize for dtype in self.dtypes)
+
+    @property
+    def xp(self) -> Namespace:  # type: ignore[override]
+        return cast(Namespace, self)
 
     @property
     def __name__(self) -> str:  # array_api_compat asks every namespace for it
@@ -281,9 +304,9 @@ class ArraySystem(System):
             f"{name} is not among the array functions of {self.name}; see refimpl.systems.array.ArraySystem"
         )
 
-    # What a system must supply. x, y: tuples of planes, which broadcast.
+    # Every system supplies these. x, y: tuples of planes, which broadcast.
 
-    def lift(self, fractions: np.ndarray) -> Planes:
+    def lift(self, fractions: HostArray) -> Planes:
         """Exact rationals (an object array of Fraction) as numbers of this system."""
         raise NotImplementedError
 
@@ -299,33 +322,33 @@ class ArraySystem(System):
     def div(self, x: Planes, y: Planes) -> Planes:
         raise NotDefined(f"division is not defined in {self.name}")
 
-    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+    def eq(self, x: Planes, y: Planes) -> HostArray:
         return np.logical_and.reduce([np.asarray(a == b, dtype=bool) for a, b in zip(x, y, strict=True)])
 
-    # What it may supply.
+    # A system may supply these.
 
-    def less(self, x: Planes, y: Planes) -> np.ndarray:
+    def less(self, x: Planes, y: Planes) -> HostArray:
         raise NotDefined(f"order is not defined in {self.name}")
 
-    def singular(self, x: SystemArray) -> np.ndarray:
+    def singular(self, x: SystemArray) -> HostArray:
         """The entries by which nothing can be divided."""
         return x == 0
 
-    def fractions(self, x: SystemArray) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> HostArray:
         """The entries as exact rationals."""
         raise NotDefined(f"numbers of {self.name} are not rationals")
 
-    def as_floats(self, x: SystemArray) -> np.ndarray | None:
-        """The entries as float64, where that is exact and sooner done than by fractions."""
+    def as_floats(self, x: SystemArray) -> HostArray | None:
+        """The entries as float64, where that is exact and faster than by fractions."""
         return None
 
     def refuse_zero(self, y: Planes) -> None:
-        """For a `div` that has no answer to a zero."""
+        """Refuse a division by zero."""
         zero = self.singular(self.wrap(y))
         if zero.any():
             raise ZeroDivisionError(f"division by zero in {self.name} at index {first(zero)}")
 
-    # Handle: conversion, equality.
+    # Conversion and equality.
 
     def wrap(self, planes: Planes) -> SystemArray:
         return SystemArray(self, planes)
@@ -350,10 +373,10 @@ class ArraySystem(System):
     def binary(self, name: str, x: SystemArray, y: Any) -> SystemArray:
         return self.wrap(getattr(self, name)(x.planes, self.coerce(name, y).planes))
 
-    def compare(self, name: str, x: SystemArray, y: Any) -> np.ndarray:
+    def compare(self, name: str, x: SystemArray, y: Any) -> HostArray:
         return np.asarray(getattr(self, name)(x.planes, self.coerce("compare", y).planes), dtype=bool)
 
-    def unequal(self, x: SystemArray, y: SystemArray) -> np.ndarray:
+    def unequal(self, x: SystemArray, y: SystemArray) -> HostArray:
         """Which entries differ."""
         return x != y
 
@@ -361,12 +384,12 @@ class ArraySystem(System):
         """Same shape and, entry by entry, the same numbers."""
         return x.shape == y.shape and not self.unequal(x, y).any()
 
-    # Namespace: what only moves entries about.
+    # The namespace: functions that only move entries.
 
-    def each(self, f: Callable, *arrays: Any) -> SystemArray:
-        """f on each plane of the arrays in turn; masks are plain NumPy arrays and have none."""
-        if isinstance(arrays[0], np.ndarray) and all(isinstance(a, np.ndarray) for a in arrays):
-            return f(*arrays)
+    def each(self, f: Callable[..., Any], *arrays: Any) -> SystemArray:
+        """f on each plane of the arrays in turn; on masks, which are plain NumPy arrays, directly."""
+        if all(isinstance(a, np.ndarray) for a in arrays):
+            return cast(SystemArray, f(*arrays))
         if len(arrays) == 1:
             return self.wrap(tuple([f(p) for p in arrays[0].planes]))
         coerced = [self.coerce("combine", a) for a in arrays]
@@ -377,7 +400,7 @@ class ArraySystem(System):
 
     @functools.cached_property
     def _constant(self) -> Callable[[int | Fraction], SystemArray]:
-        """convert, with a memory: formulas ask for the same few numbers again and again."""
+        """`convert`, with a cache: formulas ask for the same few numbers again and again."""
         return functools.lru_cache(maxsize=64)(self.convert)
 
     def zeros(self, shape: Any, *, dtype: Any = None, device: Any = None) -> SystemArray:
@@ -407,7 +430,7 @@ class ArraySystem(System):
     def moveaxis(self, x: SystemArray, source: int, destination: int, /) -> SystemArray:
         return self.each(lambda p: np.moveaxis(p, source, destination), x)
 
-    def take(self, x: SystemArray, indices: np.ndarray, /, *, axis: int) -> SystemArray:
+    def take(self, x: SystemArray, indices: HostArray, /, *, axis: int) -> SystemArray:
         return self.each(lambda p: np.take(p, indices, axis=axis), x)
 
     def concat(self, arrays: Any, *, axis: int = 0) -> SystemArray:
@@ -416,27 +439,27 @@ class ArraySystem(System):
     def stack(self, arrays: Any, *, axis: int = 0) -> SystemArray:
         return self.each(lambda *ps: np.stack(ps, axis=axis), *arrays)
 
-    def where(self, condition: np.ndarray, x: Any, y: Any) -> SystemArray:
+    def where(self, condition: HostArray, x: Any, y: Any) -> SystemArray:
         return self.each(lambda p, q: np.where(condition, p, q), x, y)
 
-    def masked(self, x: SystemArray, keep: np.ndarray) -> SystemArray:
-        """where(keep, x, 0), for an x that nobody else holds: a system may clear it in place."""
+    def keep_where(self, x: SystemArray, keep: HostArray) -> SystemArray:
+        """where(keep, x, 0). A system may overwrite x, which nobody else may hold."""
         return self.where(keep, x, self.zeros_like(x))
 
     # Masks and indices are plain NumPy arrays, in every system of this kind.
 
-    def arange(self, *args: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    def arange(self, *args: Any, dtype: Any = None, device: Any = None) -> HostArray:
         return np.arange(*args)
 
-    def any(self, condition: np.ndarray) -> Any:
+    def any(self, condition: Any) -> Any:
         return np.any(condition)
 
-    def isfinite(self, x: SystemArray) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> HostArray:
         return np.ones(x.shape, dtype=bool)
 
-    # Namespace: arithmetic.
+    # The namespace: arithmetic.
 
-    def factor(self, x: SystemArray, y: Any) -> SystemArray:
+    def right_factor(self, x: SystemArray, y: Any) -> SystemArray:
         """y as the right factor of a matrix product."""
         y = self.coerce("matmul", y)
         if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-2]:
@@ -445,21 +468,20 @@ class ArraySystem(System):
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """Σ_k x[..., k] y[k, ...], one term after the other."""
-        y = self.factor(x, y)
+        y = self.right_factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         total = self.zeros((*lead, x.shape[-2], y.shape[-1]))
         for i in range(x.shape[-1]):
             total = total + x[..., :, i : i + 1] * y[..., i : i + 1, :]
         return total
 
-    def _fold(self, f: Callable, start: SystemArray, x: SystemArray, axis: int) -> SystemArray:
+    def _fold(self, f: Callable[..., SystemArray], start: SystemArray, x: SystemArray, axis: int) -> SystemArray:
         for i in range(x.shape[axis]):
             start = f(start, self.each(lambda p, i=i: np.take(p, i, axis=axis), x))
         return start
 
     def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
-        zero = self.zeros(np.delete(x.shape, axis))
-        total = self._fold(operator.add, zero, x, axis)
+        total = self._fold(operator.add, self.zeros(np.delete(x.shape, axis)), x, axis)
         return self.each(lambda p: np.expand_dims(p, axis), total) if keepdims else total
 
     def max(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
@@ -509,7 +531,7 @@ class ObjectSystem(ArraySystem):
         """One exact rational as an object of this system."""
         raise NotImplementedError
 
-    def lift(self, fractions: np.ndarray) -> Planes:
+    def lift(self, fractions: HostArray) -> Planes:
         return (elementwise(self.number, fractions),)
 
     def add(self, x: Planes, y: Planes) -> Planes:
@@ -525,15 +547,15 @@ class ObjectSystem(ArraySystem):
         self.refuse_zero(y)
         return (x[0] / y[0],)
 
-    def less(self, x: Planes, y: Planes) -> np.ndarray:
+    def less(self, x: Planes, y: Planes) -> HostArray:
         return np.asarray(x[0] < y[0], dtype=bool)
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        y = self.factor(x, y)
+        y = self.right_factor(x, y)
         return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if x.shape[-1] else super().matmul(x, y)
 
     def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
-        if not x.shape[axis]:  # of no objects, NumPy makes the integer 0
+        if not x.shape[axis]:  # NumPy's sum of no objects is the integer 0
             return super().sum(x, axis=axis, keepdims=keepdims)
         return self.wrap((np.sum(x.planes[0], axis=axis, keepdims=keepdims),))
 
@@ -541,11 +563,11 @@ class ObjectSystem(ArraySystem):
         """base^exponent for two objects of a real system."""
         raise NotImplementedError
 
-    def guard(self, bits: int) -> AbstractContextManager:
-        """A stretch of work with that many bits to spare, where a system can spare them."""
+    def guard(self, bits: int) -> AbstractContextManager[Any]:
+        """Work inside it with that many more bits, where a system can."""
         return nullcontext()
 
-    def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Any, Any]:
+    def angles(self, frequencies: Frequencies, positions: Any) -> tuple[Array, Array]:
         if "real" not in self.can:
             return super().angles(frequencies, positions)
         p = np.asarray(positions).astype(object)[..., None]

@@ -166,7 +166,7 @@ class ArbBalls(Balls):
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """By arb_mat: around the same sums as one ball after the other, in balls that are mostly smaller."""
-        y = self.factor(x, y)
+        y = self.right_factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         left, right = (
             np.broadcast_to(v.planes[0], (*lead, *v.shape[-2:])).reshape(math.prod(lead), *v.shape[-2:]) for v in (x, y)

@@ -72,13 +72,13 @@ class FiniteField(ArraySystem):
         return inverse
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        y = self.factor(x, y)
+        y = self.right_factor(x, y)
         a, b = x.planes[0], y.planes[0]
         if self.p >= 2**31 and 0 < max(a.size * b.shape[-1], b.size * a.shape[-2]) <= 4 * FEW:
             return self.wrap((np.matmul(a.astype(object), b.astype(object)) % self.p,))
         return self.wrap((modular.matmul(a, b, self.p),))
 
-    def masked(self, x: SystemArray, keep: np.ndarray) -> SystemArray:
+    def keep_where(self, x: SystemArray, keep: np.ndarray) -> SystemArray:
         np.copyto(x.planes[0], 0, where=~keep)
         return x
 

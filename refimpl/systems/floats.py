@@ -1,4 +1,8 @@
-"""Floats: whatever array-API library the arrays come from, in every real or complex dtype it has."""
+"""Floats, and everything about the array libraries they come from: NumPy, torch, JAX, CuPy.
+
+Code that runs on plain floats needs only this module of `systems`. Where NumPy has a faster way than
+the plain expression, the docstring gives the expression and the function takes the faster way.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,142 @@ import importlib
 import math
 import warnings
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from ..errors import choose
-from .array import SystemArray, System, array_namespace, device, elementwise, fractions, host, wide_floats
-from .rounded import FORMATS, nearest, round_to
+from ..arrays import Array, HostArray, Namespace
+from ..errors import NotDefined, choose
+from .array import System, SystemArray, elementwise, fractions, host, require
+from .formats import FORMATS, nearest, round_to
 
 # library: the extra that installs it
 LIBRARIES = {"numpy": "", "torch": "torch", "jax.numpy": "jax", "cupy": "cupy", "array_api_strict": "test"}
+# dtype: its name in safetensors files
+FILE_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+# Silences NumPy's warnings where the code itself looks for nan and inf, and says where they are.
+quiet = functools.partial(np.errstate, all="ignore")
+
+
+@functools.cache
+def _numpy() -> Namespace:
+    import array_api_compat.numpy
+
+    return cast(Namespace, array_api_compat.numpy)
+
+
+def array_namespace(x: Array) -> Namespace:
+    """The array namespace of x; array_api_compat finds it for foreign libraries, but takes its time."""
+    if isinstance(x, np.ndarray):
+        return _numpy()
+    if isinstance(x, SystemArray):
+        return x.system.xp
+    import array_api_compat
+
+    return cast(Namespace, array_api_compat.array_namespace(x))
+
+
+def device(x: Array) -> Any:
+    """The device of x; array_api_compat finds it for foreign libraries, but takes its time."""
+    if isinstance(x, np.ndarray | SystemArray):
+        return "cpu"
+    import array_api_compat
+
+    return array_api_compat.device(x)
+
+
+def require_of(x: Array, capability: str, who: str) -> None:
+    """Refuse an array whose system lacks what `who` needs. Floats lack only the order of complex numbers."""
+    if isinstance(x, SystemArray):
+        require(x.system, capability, who)
+    elif capability == "ordered" and "complex" in str(x.dtype):
+        require(Float.of(x), capability, who)
+
+
+def constant(x: Array, value: Fraction) -> Any:
+    """A rational constant beside x: exact in a system of ours, rounded to the dtype of floats."""
+    return value if isinstance(x, SystemArray) else float(value)
+
+
+def wide_floats(x: Any) -> HostArray | None:
+    """An array of finite numbers as float64, without rounding; None where float64 does not hold them."""
+    if isinstance(x, SystemArray):
+        return x.system.as_floats(x)
+    if not hasattr(x, "dtype"):
+        return None
+    a = host(x)
+    return a.astype(np.float64) if a.dtype.kind == "f" and a.dtype.itemsize <= 8 and np.isfinite(a).all() else None
+
+
+def keep_where(x: Array, keep: Any) -> Array:
+    """where(keep, x, 0). It may overwrite x, which nobody else may hold."""
+    if isinstance(x, np.ndarray):
+        np.copyto(x, 0, where=~keep)
+        return x
+    if isinstance(x, SystemArray):
+        return x.system.keep_where(x, keep)
+    xp = array_namespace(x)
+    return xp.where(keep, x, xp.zeros_like(x))
+
+
+def sums(x: Array, *, axis: int) -> Array:
+    """sum(x, axis=axis, keepdims=True) over one of the last two axes. BLAS adds short rows three times as fast."""
+    if isinstance(x, np.ndarray) and x.dtype in (np.float32, np.float64):
+        return x @ _ones(x.shape[-1], 1, x.dtype) if axis == -1 else _ones(1, x.shape[-2], x.dtype) @ x
+    return array_namespace(x).sum(x, axis=axis, keepdims=True)
+
+
+@functools.lru_cache(maxsize=16)
+def _ones(rows: int, columns: int, dtype: Any) -> HostArray:
+    return np.ones((rows, columns), dtype)
+
+
+def surely_finite(x: Array) -> bool:
+    """all(isfinite(x)), or False where the answer would take longer.
+
+    One nan or inf makes a sum nan or inf, and few sums of finite numbers overflow.
+    """
+    if not isinstance(x, np.ndarray):
+        return False
+    if x.size < 4096 or x.dtype not in (np.float32, np.float64) or x.ndim < 2:
+        return bool(np.isfinite(x).all())
+    with quiet():
+        return bool(np.isfinite(sums(x, axis=-2)).all())  # type: ignore[call-overload]
+
+
+def itemsize(x: Array) -> int:
+    """Bytes of one number; of a Python object, about."""
+    return int(getattr(x.dtype, "itemsize", 8))
+
+
+class Pieces:
+    """concat(pieces, axis=-2), of a shape known beforehand and in the numbers of `like`.
+
+    Pieces of NumPy are written into one array as they come.
+    """
+
+    def __init__(self, like: Array, shape: tuple[int, ...]) -> None:
+        self.like, self.shape, self.n = like, shape, 0
+        self.parts: list[Array] = []
+        self.out: HostArray | None = None
+
+    def append(self, piece: Array) -> None:
+        if not isinstance(piece, np.ndarray):
+            self.parts.append(piece)
+        elif piece.shape == self.shape:
+            self.out = piece
+        elif piece.shape[-2]:
+            self.out = np.empty(self.shape, piece.dtype) if self.out is None else self.out
+            self.out[..., self.n : self.n + piece.shape[-2], :] = piece
+            self.n += piece.shape[-2]
+
+    def array(self) -> Array:
+        if self.out is not None or len(self.parts) == 1:
+            return self.parts[0] if self.out is None else self.out
+        xp = array_namespace(self.like)
+        empty = xp.zeros((*self.shape[:-2], 0, self.shape[-1]), dtype=self.like.dtype, device=device(self.like))
+        return xp.concat([empty, *self.parts], axis=-2)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -27,8 +157,9 @@ def dtype_name(dtype: Any) -> str:
 class Float(System):
     """One library, dtype and device: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(array)`."""
 
-    def __init__(self, library: str = "numpy", dtype: str = "float64", device: Any = None) -> None:
+    words = ("float64", "float32", "float16")
 
+    def __init__(self, library: str = "numpy", dtype: str = "float64", device: Any = None) -> None:
         library = {"jax": "jax.numpy"}.get(library, library)
         choose("Float", "library", library, LIBRARIES)
         try:
@@ -42,7 +173,7 @@ class Float(System):
         xp = array_namespace(module.zeros(0))
         wanted = getattr(module, dtype, None)
         try:
-            with warnings.catch_warnings(action="ignore"):  # JAX's, on giving less than was asked
+            with warnings.catch_warnings(action="ignore"):  # JAX warns when it gives less than was asked
                 got = xp.zeros(0, dtype=wanted).dtype
             floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
         except TypeError:
@@ -53,78 +184,111 @@ class Float(System):
             raise ValueError(f"Float: {library} makes {got} of {dtype!r} here; for JAX, set jax_enable_x64 first")
         self._set(xp, wanted, device, library)
 
-    def _set(self, xp: Any, dtype: Any, device: Any, library: str) -> None:
+    def _set(self, xp: Namespace, dtype: Any, device: Any, library: str) -> None:
         self.xp, self.dtype, self.device = xp, dtype, device
         self.kind = dtype_name(dtype)
         self.can = System.can - ({"ordered"} if "complex" in self.kind else set())
-        self.name = f"{library} {self.kind}" + (
-            "" if device is None or "cpu" in str(device).lower() else f" on {device}"
-        )
+        elsewhere = device is not None and "cpu" not in str(device).lower()
+        self.name = f"{library} {self.kind}" + (f" on {device}" if elsewhere else "")
 
     @classmethod
-    def of(cls, x: Any) -> Float:
+    def of(cls, x: Array) -> Float:
         """The system an array already lives in."""
-        return cls._found(array_namespace(x), x.dtype, device(x))
+        return cls._of(array_namespace(x), x.dtype, device(x))
 
     @classmethod
     @functools.lru_cache(maxsize=64)
-    def _found(cls, xp: Any, dtype: Any, device: Any) -> Float:
+    def _of(cls, xp: Namespace, dtype: Any, device: Any) -> Float:
         self = cls.__new__(cls)
         self._set(xp, dtype, device, xp.__name__.removeprefix("array_api_compat."))
         return self
 
-    def convert(self, values: Any) -> Any:
+    @property
+    def label(self) -> str:
+        return self.name.removeprefix("numpy ")
+
+    @classmethod
+    def from_label(cls, word: str, argument: str) -> Float:
+        return cls("numpy", word)
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        if str(self.device).startswith("meta"):
+            raise NotDefined(f"verify: {self.name} has shapes but no values; there is nothing to compare")
+        if self.kind not in FORMATS:
+            raise NotDefined(
+                f"verify: no error bound is known for {self.name}; it must be float64, float32, float16 or bfloat16"
+            )
+        if FORMATS[self.kind][0] < 24:
+            return ("probe", "oracle")
+        return ("bound", "probe", "oracle", *(["sampled"] if self.kind == "float64" else []))
+
+    @property
+    def file_label(self) -> str:
+        return self.kind
+
+    @property
+    def file_dtype(self) -> str:
+        return FILE_DTYPES.get(self.kind, "")
+
+    def to_file(self, x: Array) -> HostArray:
+        return host(x)
+
+    def from_file(self, name: str, x: HostArray) -> Array:
+        return self.place(x)
+
+    def convert(self, values: Any) -> Array:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype, on this device."""
         if "complex" in self.kind and not isinstance(values, SystemArray):
             return self.place(host(values).astype(np.complex128))
         if self.kind in FORMATS and (wide := wide_floats(values)) is not None:
             return self.place(wide + 0.0)  # −0.0 becomes 0, as it does by way of fractions
         exact = fractions(values, f"{self.name}.convert")
-        rounded: np.ndarray = elementwise(
-            lambda x: nearest(x, self.kind if self.kind in FORMATS else "float64"), exact
-        ).astype(np.float64)
+        format = self.kind if self.kind in FORMATS else "float64"
+        rounded: HostArray = elementwise(lambda x: nearest(x, format), exact).astype(np.float64)
         if self.kind in ("longdouble", "float128"):  # two float64 hold what one cannot
             rest = elementwise(lambda x, y: float(x - Fraction(y)) if abs(y) < math.inf else 0.0, exact, rounded)
             rounded = rounded.astype(np.longdouble) + rest.astype(np.float64)
         return self.place(rounded)
 
-    def place(self, host: np.ndarray) -> Any:
-        """Round float64 to this dtype on the host, then hand it over in the narrowest dtype that every library takes."""
+    def place(self, x: HostArray) -> Array:
+        """Float64 rounded to this dtype on the host, then passed on in the narrowest dtype that every library takes."""
         if self.kind in ("float32", "float16", "bfloat16"):
-            host = round_to(host, self.kind).astype(np.float32)
-        return self.xp.astype(self.xp.asarray(host, device=self.device), self.dtype)
+            x = round_to(x, self.kind).astype(np.float32)
+        return self.xp.astype(self.xp.asarray(x, device=self.device), self.dtype)
 
-    def equal(self, x: Any, y: Any) -> bool:
+    def equal(self, x: Array, y: Array) -> bool:
         return x.shape == y.shape and bool(self.xp.all(x == y))
 
-    def random(self, shape: tuple[int, ...], seed: int) -> Any:
+    def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over [-1, 1), rounded to this dtype."""
         return self.place(np.random.default_rng(seed).uniform(-1, 1, shape))
 
-    def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Any, Any]:
+    def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Array, Array]:
         cos, sin = host_angles(frequencies, positions)
         return self.place(cos), self.place(sin)
 
 
-def host_angles(frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[np.ndarray, np.ndarray]:
+def host_angles(frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[HostArray, HostArray]:
     """cos and sin of pθ in float64, right to 2⁻⁵¹ at any position up to 2⁵³, for θ up to 2⁶⁴.
 
-    θ/2π = T/2⁶⁴ + τ with T an integer: p T modulo 2⁶⁴ is what uint64 computes, so whole turns drop out without rounding.
-    Quarter turns drop out next, and what is left is small: |angle| < 0.8, wrong by < 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
+    θ/2π = T/2⁶⁴ + τ with T an integer. uint64 computes p T modulo 2⁶⁴, so whole turns drop out
+    without rounding. Quarter turns drop out next, and the angle that is left is small: it is below
+    0.8 in size and wrong by less than 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
     """
     whole, part = _turns(tuple(frequencies))
     p = np.asarray(positions, dtype=np.int64)[..., None]
     with np.errstate(over="ignore"):
-        turned = (p.astype(np.uint64) * whole).astype(np.int64)
-        quarter = (turned + 2**61) >> 62
-        rest = turned - (quarter << 62)
+        turn = (p.astype(np.uint64) * whole).astype(np.int64)
+        quarter = (turn + 2**61) >> 62
+        rest = turn - (quarter << 62)
     angle = (rest + p * part) * (2 * np.pi / 2**64)
     c, s = np.cos(angle), np.sin(angle)
     return np.choose(quarter % 4, [c, -s, -c, s]), np.choose(quarter % 4, [s, c, -s, -c])
 
 
 @functools.cache
-def _turns(frequencies: tuple[tuple[Fraction, Fraction], ...]) -> tuple[np.ndarray, np.ndarray]:
+def _turns(frequencies: tuple[tuple[Fraction, Fraction], ...]) -> tuple[HostArray, HostArray]:
     """T modulo 2⁶⁴ and 2⁶⁴ τ, for each θ."""
     import mpmath
 

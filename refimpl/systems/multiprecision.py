@@ -49,7 +49,7 @@ class Multiprecision(ObjectSystem):
         Each row of x and each column of y are integers times a power of two, so the product is one of integers; unless it is small,
         exponents lie far apart within a row or column, or there are numbers that have none: inf, nan, complex ones.
         """
-        y = self.factor(x, y)
+        y = self.right_factor(x, y)
         a, b = x.planes[0], np.swapaxes(y.planes[0], -1, -2)
         left, right = (aligned(a), aligned(b)) if slices.terms(x, y) > SMALL else (None, None)
         if not left or not right:

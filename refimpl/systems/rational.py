@@ -51,7 +51,7 @@ class Rational(ObjectSystem):
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """Each row of x and each column of y over a common denominator: a product of integers, and one fraction to reduce for an entry."""
-        y = self.factor(x, y)
+        y = self.right_factor(x, y)
         maker = self.make.__module__
         if slices.terms(x, y) <= SMALL[maker]:
             return super().matmul(x, y)

@@ -10,43 +10,16 @@ A wide state under narrow inputs is `Rounded("float32").convert(Rounded("bfloat1
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ..errors import choose
-from .array import SystemArray, ArraySystem, Planes, elementwise, fractions
+from .array import ArraySystem, Planes, SystemArray, elementwise, fractions
+from .floats import host_angles
+from .formats import FORMATS, nearest, round_to
 
-# format: (significant bits, least and greatest binary exponent of a normal number m·2^e with ½ ≤ m < 1)
-FORMATS = {
-    "float64": (53, -1021, 1024),
-    "float32": (24, -125, 128),
-    "tfloat32": (11, -125, 128),
-    "bfloat16": (8, -125, 128),
-    "float16": (11, -13, 16),
-}
 POINTS = ("elementwise", "sums")
-
-
-def round_to(x: Any, format: str) -> np.ndarray:
-    """The nearest number of the format, ties to even; gradual underflow; overflow to inf."""
-    bits, low, high = FORMATS[format]
-    m, e = np.frexp(np.asarray(x, dtype=np.float64))
-    grid = np.maximum(e, low) - bits
-    y = np.ldexp(np.rint(np.ldexp(m, e - grid)), grid)
-    largest = np.ldexp(1 - 2.0**-bits, high)
-    return np.where(np.abs(y) > largest, np.copysign(np.inf, y), y)
-
-
-def nearest(x: Fraction, format: str) -> float:
-    """The same for one exact rational, in one rounding: by way of float64 there would be two."""
-    bits, low, high = FORMATS[format]
-    e = x.numerator.bit_length() - x.denominator.bit_length()  # 2^(e-1) < |x| < 2^(e+1)
-    grid = Fraction(2) ** (max(e + (abs(x) >= Fraction(2) ** e), low) - bits)
-    y = round(x / grid) * grid
-    return float(y) if abs(y) < 2**high else math.inf * (1 if x > 0 else -1)
 
 
 class Rounded(ArraySystem):
@@ -101,7 +74,7 @@ class Rounded(ArraySystem):
         return self.wrap((np.expand_dims(total, axis) if keepdims else total,))
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        a, b = x.planes[0], self.factor(x, y).planes[0]
+        a, b = x.planes[0], self.right_factor(x, y).planes[0]
         if "partial" not in self.points:
             return self.wrap((self._at("sums", a @ b),))
         products = self.wrap((a[..., :, :, None] * b[..., None, :, :],))
@@ -112,7 +85,5 @@ class Rounded(ArraySystem):
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
     def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
-        from .floats import host_angles
-
         cos, sin = (self.wrap((round_to(t, self.format),)) for t in host_angles(frequencies, positions))
         return cos, sin

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined, choose
-from .array import SystemArray, ArraySystem, Planes, elementwise, fractions, wide_floats
-from .rounded import FORMATS, nearest, round_to
+from .array import SystemArray, ArraySystem, Planes, elementwise, fractions
+from .floats import host_angles, wide_floats
+from .formats import FORMATS, nearest, round_to
 
 # Errors are float64 too. UP pays for the rounding of the few operations that form one; K terms summed cost another (1 + K 2⁻⁵⁰).
 UP = 1 + 2.0**-40
@@ -119,7 +120,7 @@ class RunningError(ArraySystem):
         return self.wrap(self._result(value, error + self.gamma(k) * size, terms=k + 1))
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        y, k = self.factor(x, y), x.shape[-1]
+        y, k = self.right_factor(x, y), x.shape[-1]
         (A, B), e, f = _sizes(x.planes, y.planes), x.planes[1], y.planes[1]
         spread = A @ f + e @ B + e @ f + self.gamma(k + 1) * ((A + e) @ (B + f))
         return self.wrap(self._result(x.planes[0] @ y.planes[0], spread, terms=k + 1))
@@ -150,8 +151,6 @@ class RunningError(ArraySystem):
         return self.wrap((value, np.zeros(shape)))
 
     def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
-        from .floats import host_angles
-
         cos, sin = (
             self.wrap((round_to(t, self.format), np.full(t.shape, 2.0**-51 + self.u)))
             for t in host_angles(frequencies, positions)

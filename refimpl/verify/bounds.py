@@ -26,7 +26,7 @@ from ..attention.state import State, features, no_text
 from ..systems import QQ, SystemArray, fractions
 from ..systems.array import elementwise, host
 from ..systems.floats import dtype_name
-from ..systems.rounded import FORMATS
+from ..systems.formats import FORMATS
 
 
 def unit_roundoff(dtype: Any) -> Fraction:

@@ -32,7 +32,7 @@ from ..systems.balls import Balls
 from ..systems.finite_field import FiniteField
 from ..systems.multiprecision import Multiprecision
 from ..systems.rational import Rational
-from ..systems.rounded import FORMATS
+from ..systems.formats import FORMATS
 from .bounds import unit_roundoff
 from .compare import Tally, compare, verdict
 from .identity_testing import degree, survival

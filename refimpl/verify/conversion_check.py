@@ -32,7 +32,8 @@ from ..model.config import Config
 from ..model.transformer import Form, Model, embed, layer, through_layers, transformer, vectors
 from ..prompt.conversion import blend
 from ..systems import Float, RunningError, System, system_of
-from ..systems.array import array_namespace, host, seed_of
+from ..systems.array import host, seed_of
+from ..systems.floats import array_namespace
 from .bounds import Judgement, finite_fractions, judge
 
 SEVERITY = ("EXACT", "WITHIN BOUND", "VACUOUS", "EXCESS")

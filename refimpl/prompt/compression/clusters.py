@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...systems import floats, system_of
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace
 from .sampling import softmax
 
 ROUNDS = 20  # of Lloyd's algorithm, at most

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from ...systems import floats, system_of
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace, quiet
 from ...systems.balls import Balls
-from ...systems.fast import quiet
 from ...systems.multiprecision import Multiprecision
-from ...systems.rounded import FORMATS
+from ...systems.formats import FORMATS
 from .sampling import attention, half_squares, indices
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...systems import Float, floats, system_of
-from ...systems.array import array_namespace, device
+from ...systems.floats import array_namespace, device
 
 
 def tokens(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[Any, Any, Any, Any]:

@@ -19,7 +19,7 @@ from ...descent.patch import rank_one_patch
 from ...model.config import Config
 from ...model.transformer import Model
 from ...prompt.conversion import convert
-from ...systems.array import array_namespace, device
+from ...systems.floats import array_namespace, device
 from ..theorem import Case, Different, Lesson, Numbers, Sides, Theorem
 
 # What is verified. A test that plants a bug replaces an entry.

@@ -15,8 +15,7 @@ from ...attention.feature_error import mean_squared_error
 from ...attention.linear_attention import linear_attention, linear_attention_recurrent
 from ...attention.random_features import KINDS, PAIRS, RandomFeatures, random_features
 from ...attention.state import State, absorb, no_text
-from ...model.token_wise import constant
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace, constant
 from ..theorem import FeatureCase, Numbers, Sampled, Sides, Theorem
 
 # In a quick run, systems that round see every second of these: each kind once.

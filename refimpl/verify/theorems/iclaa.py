@@ -17,7 +17,8 @@ from ...attention.state import KVCache
 from ...prompt.compression import Compression
 from ...prompt.compression.landmarks import landmarks
 from ...prompt.conversion import convert
-from ...systems.array import array_namespace, host
+from ...systems.array import host
+from ...systems.floats import array_namespace
 from ..theorem import FeatureCase, ModelCase, Numbers, Sides, Theorem
 from .features import drawn
 

@@ -21,7 +21,8 @@ from ...model.config import Config, Rotary
 from ...model.token_wise import norm
 from ...model.transformer import Form, Model, keys_values, transformer
 from ...prompt.conversion import convert, unconvert
-from ...systems.array import array_namespace, seed_of
+from ...systems.array import seed_of
+from ...systems.floats import array_namespace
 from ..conversion_check import counted
 from ..probes import Probe, exact_probe
 from ..theorem import Case, ModelCase, Numbers, Sides, Theorem, record

@@ -22,7 +22,7 @@ from ...attention.rope import Rope, deinterleave, interleave
 from ...attention.softmax_attention import softmax_attention, softmax_attention_shifted
 from ...attention.state import State, absorb, join, no_text, remove, shift
 from ...systems import Dependencies, seed_of
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace
 from ..probes import exact_probe
 from ..theorem import Case, Numbers, Sides, Theorem, record
 

@@ -20,7 +20,7 @@ from ...model.config import Config, Rotary
 from ...model.transformer import Model, keys_values
 from ...prompt.conversion import convert, unconvert
 from ...systems import QQ, Degrees
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace
 from ..theorem import Case, Different, Numbers, Sides, Theorem
 from .identities import tokens as then
 

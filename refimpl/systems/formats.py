@@ -1,0 +1,37 @@
+"""Float formats: how many bits each has, and the nearest number of a format."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+# format: (significant bits, least and greatest binary exponent of a normal number m·2^e with ½ ≤ m < 1)
+FORMATS = {
+    "float64": (53, -1021, 1024),
+    "float32": (24, -125, 128),
+    "tfloat32": (11, -125, 128),
+    "bfloat16": (8, -125, 128),
+    "float16": (11, -13, 16),
+}
+
+
+def round_to(x: Any, format: str) -> np.ndarray:
+    """The nearest number of the format, ties to even; gradual underflow; overflow to inf."""
+    bits, low, high = FORMATS[format]
+    m, e = np.frexp(np.asarray(x, dtype=np.float64))
+    grid = np.maximum(e, low) - bits
+    y = np.ldexp(np.rint(np.ldexp(m, e - grid)), grid)
+    largest = np.ldexp(1 - 2.0**-bits, high)
+    return np.where(np.abs(y) > largest, np.copysign(np.inf, y), y)
+
+
+def nearest(x: Fraction, format: str) -> float:
+    """The same for one exact rational, in one rounding: by way of float64 there would be two."""
+    bits, low, high = FORMATS[format]
+    e = x.numerator.bit_length() - x.denominator.bit_length()  # 2^(e-1) < |x| < 2^(e+1)
+    grid = Fraction(2) ** (max(e + (abs(x) >= Fraction(2) ** e), low) - bits)
+    y = round(x / grid) * grid
+    return float(y) if abs(y) < 2**high else math.inf * (1 if x > 0 else -1)
