@@ -11,8 +11,8 @@ from array_api_compat import is_array_api_obj
 from .arrays import Array, Namespace
 from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import ArraySystem, SystemArray, system_of
-from .systems.array import elementwise
-from .systems.floats import array_namespace, device, host, quiet, surely_finite
+from .systems.array import elementwise, host
+from .systems.floats import array_namespace, device, quiet, surely_finite
 
 _checked_kinds: set[tuple[type, Any]] = set()  # (type, dtype) of arrays that were found to be floats
 

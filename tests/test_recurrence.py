@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refimpl as ri
-from refimpl.model.recurrence import NOTHING, Carried, matrix_form, recurrence, recurrence_sum, wkv4, wkv4_sum
+from refimpl.model.recurrence import NOTHING, Carried, check_matrix, recurrence, recurrence_sum, wkv4, wkv4_sum
 from refimpl.systems import fractions
 from refimpl.verify.check import check
 from refimpl.verify.theorem import RecurrentCase, case_from_json
@@ -186,6 +187,16 @@ def test_the_sum_over_a_long_text() -> None:
 
 
 # Planted bugs: a small edit of the right form each.
+
+
+def matrix_form(body: Any) -> Any:
+    """body(xp, r, w, k, v, S, u, a, b) -> o, S, with the arguments of a recurrence."""
+
+    @functools.wraps(body)
+    def form(r: Any, w: Any, k: Any, v: Any, /, *, S: Any = None, u: Any = None, a: Any = None, b: Any = None) -> Any:
+        return body(*check_matrix(body.__name__, r, w, k, v, S, u, a, b))
+
+    return form
 
 
 @matrix_form

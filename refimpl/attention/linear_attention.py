@@ -38,7 +38,7 @@ from ..checks import (
     zero_padded,
 )
 from ..errors import NotDefined, NotFinite, ZeroDenominator
-from ..systems.floats import Pieces, array_namespace, device, itemsize, masked, quiet, require_of, sums
+from ..systems.floats import Pieces, array_namespace, device, itemsize, keep_where, quiet, require_of, sums
 from .feature_maps import Kernel, identity
 
 IDENTITY = Kernel()  # φ(x) = x, no RoPE, normalised
@@ -253,7 +253,7 @@ def sum_and_divide(formula: Formula, text: Text, P: int, state: State | None) ->
     require_finite(who, "S", S, ("feature", "column"))
     if start.z is not None:
         require_finite(who, "z", z, ("feature",))
-    return o.joined(), State(S, None if start.z is None else z, start.position + text.n)
+    return o.array(), State(S, None if start.z is None else z, start.position + text.n)
 
 
 def padded_zero_over_one(keep: Any, num: Array, den: Array) -> tuple[Array, Array]:
@@ -312,8 +312,8 @@ def masked_scores(text: Text, S: Array, z: Array, P: int) -> Steps:
     for a, b in spans(0, text.n, ROWS):
         Q, G, last = fq[..., a:b, :], gq[..., a:b, :], max(b, P)
         seen = visible_keys(Q, last, a, P - a)
-        scores = masked(Q @ xp.matrix_transpose(fk[..., :last, :]), seen)
-        masses = scores if gq is fq and gk is fk else masked(G @ xp.matrix_transpose(gk[..., :last, :]), seen)
+        scores = keep_where(Q @ xp.matrix_transpose(fk[..., :last, :]), seen)
+        masses = scores if gq is fq and gk is fk else keep_where(G @ xp.matrix_transpose(gk[..., :last, :]), seen)
         yield scores @ v[..., :last, :] + Q @ S, sums(masses, axis=-1) + G @ z[..., None], *after
 
 
@@ -392,8 +392,8 @@ def chunks(text: Text, S: Array, z: Array, P: int, *, chunk: int) -> Steps:
     seen = functools.cache(lambda n: visible_keys(text.q[..., :n, :], n, 0, 0))
     for a, b in spans(P, text.n, chunk):
         Q, K, G, H, V = text[a:b]
-        scores = masked(Q @ xp.matrix_transpose(K), seen(b - a))
-        masses = scores if G is Q and H is K else masked(G @ xp.matrix_transpose(H), seen(b - a))
+        scores = keep_where(Q @ xp.matrix_transpose(K), seen(b - a))
+        masses = scores if G is Q and H is K else keep_where(G @ xp.matrix_transpose(H), seen(b - a))
         num, den = scores @ V + Q @ S, sums(masses, axis=-1) + G @ z[..., None]
         S, z = write(K, H, V)
         yield num, den, S, z

@@ -1,243 +1,318 @@
-"""Recurrences with a matrix as their state, in any ring; and RWKV-4's running quotient. Each as a running state and as an explicit sum.
+"""Recurrences whose state is a matrix, in any ring, and RWKV-4's running quotient.
 
     S_t = A_t S_{t-1} + k_t v_tᵀ        A_t = Diag(w_t) + b_t a_tᵀ        (without a, b: Diag(w_t))
-    o_t = r_tᵀ S_t                                                         read after the write
-    o_t = r_tᵀ (S_{t-1} + Diag(u) k_t v_tᵀ)                                with u: before the write, with a bonus for the token itself
+    o_t = r_tᵀ S_t                                         without u: read after the write
+    o_t = r_tᵀ (S_{t-1} + Diag(u) k_t v_tᵀ)                with u: read before it, with a bonus u
 
     r, k, w, a, b (..., n, d)    v (..., n, m)    u (..., d)    S (..., d, m)
 
-The sums never form a state, and so know nothing of what a scan might get wrong. Leading axes (batch, heads) broadcast.
+Each stands here twice: as a running state, and as an explicit sum that never forms a state and so
+cannot share a mistake with it. Leading axes (batch, heads) broadcast.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from ..attention.forms import named
-from ..checks import check_finite, check_type, check_integer, is_true, leading_axes, locate, common_namespace, check_shape, require_finite
-from ..errors import ZeroDenominator
-from ..systems import ArraySystem
-from ..systems.floats import device, quiet, require_of
+from ..arrays import Array, Namespace
+from ..checks import check_finite, locate, common_namespace, check_shape
+from ..checks import instance as check_type
+from ..checks import integer as check_integer
+from ..checks import known as is_true
+from ..checks import lead as leading_axes
+from ..checks import whole as require_finite
+from ..errors import NotDefined, ZeroDenominator
+from ..systems import ArraySystem, require, system_of
+from ..systems.array import device
+from ..systems.fast import quiet
+
+QuotientState = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent, and the exponent
+
+# The exponent of no past. With num = den = 0 it counts for nothing, as long as it is the least.
+NOTHING = -(2**15)
 
 
-@dataclass(frozen=True, eq=False)
 class Carried:
-    """All that the past is to a recurrent layer: named arrays, and where the next token is read."""
+    """All that earlier text is to a recurrent layer: arrays by name, and where the next token is read."""
 
-    parts: Mapping[str, Any]
-    position: int = 0
+    parts: Final[Mapping[str, Array]]
+    position: Final[int]
 
-    def __post_init__(self) -> None:
-        check_type("Carried", "parts", self.parts, Mapping)
-        vars(self)["parts"] = dict(self.parts)  # whatever becomes of the caller's
-        for name in self.parts:
+    def __init__(self, parts: Mapping[str, Array], position: int = 0) -> None:
+        check_type("Carried", "parts", parts, Mapping)
+        for name in parts:
             check_type("Carried", "the name of a part", name, str)
-        check_integer("Carried", "position", self.position)
+        self.parts = dict(parts)  # defensive copy
+        self.position = check_integer("Carried", "position", position)
 
-    def each(self, f: Callable[[Any], Any]) -> Carried:
-        """The same with f(x) for every array x."""
-        return replace(self, parts={name: f(x) for name, x in self.parts.items()})
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> Carried:
+        """The same with f(x, how many axes are its own) for every array x: 2 of the matrix S, else 1."""
+        return Carried({name: f(x, 2 if name == "S" else 1) for name, x in self.parts.items()}, self.position)
 
-    def shifted(self, by: int, rope: None = None) -> Carried:
+    each = map_arrays
+
+    def shifted(self, by: int, kernel: object = None) -> Carried:
         """The same past, seen from `by` positions further on: a layer without positions sees no difference."""
-        return replace(self, position=self.position + check_integer("Carried", "by", by))
+        return Carried(self.parts, self.position + check_integer("Carried", "by", by))
+
+    def weighed(self, old: Carried | None, strength: object) -> Carried:
+        """Not defined: the weight of a text cannot be changed once it was read."""
+        raise NotDefined("convert: the state of a recurrence is not a sum of its tokens; `strength` must be 1")
+
+    def arrays(self) -> dict[str, Array]:
+        """Its arrays by the names they have in a file."""
+        return {f"state.{name}": x for name, x in self.parts.items()}
+
+    def metadata(self) -> list[dict[str, Any]]:
+        return []
+
+    @classmethod
+    def owns(cls, name: str) -> bool:
+        """Could an array of this name in a file be part of it?"""
+        return re.fullmatch(r"state\.\w+", name) is not None
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, Array], metadata: object, position: int, kernel: object, width: int
+    ) -> Carried:
+        """The past with these arrays of a file; `Rwkv.check_past` says whether they fit."""
+        return cls({name.removeprefix("state."): x for name, x in arrays.items()}, position)
 
 
-def matrix_form(body: Callable) -> Callable[..., tuple[Any, Any]]:
-    """The face of a recurrence: checks before its formula, and after it.
+def recurrence(
+    r: Array,
+    w: Array,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    S: Array | None = None,
+    u: Array | None = None,
+    a: Array | None = None,
+    b: Array | None = None,
+) -> tuple[Array, Array]:
+    """A running state: at each token the state decays (and is turned), and a key writes its value.
 
-    body(xp, r, w, k, v, S, u, a, b) -> o, S, with leading axes that are all the same; u is (..., 1, d)
-    """
-    who = body.__name__
-
-    def form(
-        r: Any, w: Any, k: Any, v: Any, /, *, S: Any = None, u: Any = None, a: Any = None, b: Any = None
-    ) -> tuple[Any, Any]:
-        if (a is None) != (b is None):
-            alone = "b" if a is None else "a"
-            raise TypeError(
-                f"{who}: `a` and `b` must come together, for A_t = Diag(w_t) + b_t a_tᵀ, got `{alone}` alone"
-            )
-        given = {name: x for name, x in zip("rwkvSuab", (r, w, k, v, S, u, a, b), strict=True) if x is not None}
-        xp = common_namespace(who, **given)
-        check_shape(who, "r", r, "tokens", "width")
-        n, d = r.shape[-2:]
-        for name, x in given.items():
-            if name in "wkab":
-                check_shape(who, name, x, n, d, like="to match `r`")
-        check_shape(who, "v", v, n, "values", like="to match `r`")
-        if S is None:
-            given["S"] = xp.zeros((d, v.shape[-1]), dtype=v.dtype, device=device(v))
-        else:
-            check_shape(who, "S", S, d, v.shape[-1], like="to match `r` and `v`")
-        if u is not None:
-            check_shape(who, "u", u, d, like="to match `r`")
-            given["u"] = u[..., None, :]
-        axes = {"S": ("key", "value"), "u": ("bonus", "column")}
-        for name, x in given.items():
-            check_finite(who, name, x, axes=axes.get(name, ("token", "column")))
-        heads = leading_axes(who, **given)
-        full = {name: xp.broadcast_to(x, (*heads, *x.shape[-2:])) for name, x in given.items()}
-        with quiet():
-            o, S = body(xp, *(full.get(name) for name in "rwkvSuab"))
-        return require_finite(who, "the output", o), require_finite(who, "S", S, axes["S"])
-
-    return named(form, body)
-
-
-@matrix_form
-def recurrence(xp, r, w, k, v, S, u, a, b):  # type: ignore[no-untyped-def]
-    """A running state: what it was decays (and is turned), and a key writes its value.
-
-        S_t = Diag(w_t) S_{t-1} + b_t (a_tᵀ S_{t-1}) + k_t v_tᵀ
+        S_t = Diag(w_t) S_{t-1} + k_t v_tᵀ + b_t (a_tᵀ S_{t-1})
         o_t = r_tᵀ S_t        or, with u,        o_t = r_tᵀ (S_{t-1} + Diag(u) k_t v_tᵀ)
 
-    r, k, w, a, b : (..., n, d)    v : (..., n, m)    u : (..., d)    S : (..., d, m)    ->  o : (..., n, m), S after the last token
+    r, k, w, a, b : (..., n, d)    v : (..., n, m)    u : (..., d)    S : (..., d, m)
+        ->  o : (..., n, m), S after the last token
     Needs    ring
     Equals   recurrence_sum (theorem recurrence_eq_sum)
     Source   RWKV-5 and -6 (u), RWKV-7 (a, b): Peng et al. 2024, 2025.
     Cost     O(n d m)
     """
-    o = [r[..., :0, :] @ S]
-    for t in range(r.shape[-2]):
-        written = k[..., t, :, None] * v[..., t, None, :]
-        before = S
-        S = w[..., t, :, None] * before + written
-        if a is not None:
-            S = S + b[..., t, :, None] * (a[..., t : t + 1, :] @ before)
-        read = S if u is None else before + u[..., 0, :, None] * written
-        o.append(r[..., t : t + 1, :] @ read)
-    return xp.concat(o, axis=-2), S
+    xp, r, w, k, v, S, u, a, b = check_matrix("recurrence", r, w, k, v, S, u, a, b)
+    with quiet():
+        o = [r[..., :0, :] @ S]
+        for t in range(r.shape[-2]):
+            written = k[..., t, :, None] * v[..., t, None, :]
+            before = S
+            S = w[..., t, :, None] * before + written
+            if a is not None and b is not None:
+                S = S + b[..., t, :, None] * (a[..., t : t + 1, :] @ before)
+            read = S if u is None else before + u[..., 0, :, None] * written
+            o.append(r[..., t : t + 1, :] @ read)
+        output = xp.concat(o, axis=-2)
+    return require_finite_matrix("recurrence", output, S)
 
 
-@matrix_form
-def recurrence_sum(xp, r, w, k, v, S, u, a, b):  # type: ignore[no-untyped-def]
+def recurrence_sum(
+    r: Array,
+    w: Array,
+    k: Array,
+    v: Array,
+    /,
+    *,
+    S: Array | None = None,
+    u: Array | None = None,
+    a: Array | None = None,
+    b: Array | None = None,
+) -> tuple[Array, Array]:
     """The same by its definition: for each token a sum over all tokens before it, and no state.
 
-        α_ts = r_tᵀ (Π_{s<x≤t} A_x) k_s        (the product from x = t down to s+1; with u it ends at x = t−1, and α_tt = r_tᵀ Diag(u) k_t)
+        α_ts = r_tᵀ (Π_{s<x≤t} A_x) k_s        the product from x = t down to s+1
+               with u it ends at x = t−1, and α_tt = r_tᵀ Diag(u) k_t
         o_t = Σ_{s≤t} α_ts v_sᵀ + r_tᵀ (Π_{x≤t} A_x) S
 
-    Rows Y_t start as r_t and take up A_s for s descending, all t ≥ s at once. Below them stand the rows of the identity, which read
-    after the last token: what they read is the state there.
+    Rows Y_t start as r_t and take up A_s for s descending, all t ≥ s at once. Below them stand the
+    rows of the identity: they read after the last token, and so read the state there.
     Arguments as in recurrence, which equals it.   Needs ring   Cost O(n² (d + m)), memory O(n (d + m))
     """
-    n, d = r.shape[-2:]
-    heads = r.shape[:-2]
+    xp, r, w, k, v, S, u, a, b = check_matrix("recurrence_sum", r, w, k, v, S, u, a, b)
+    heads, (n, d) = r.shape[:-2], r.shape[-2:]
     Y = xp.broadcast_to(xp.eye(d, dtype=r.dtype, device=device(r)), (*heads, d, d))
     o = xp.zeros((*heads, d, v.shape[-1]), dtype=v.dtype, device=device(v))
-    for s in reversed(range(n)):
-        r_s, k_s, v_s = (x[..., s : s + 1, :] for x in (r, k, v))
-        if u is None:  # the token reads what it has written
-            Y, o = xp.concat([r_s, Y], axis=-2), xp.concat([xp.zeros_like(v_s), o], axis=-2)
-        o = o + (Y @ xp.matrix_transpose(k_s)) * v_s
-        A_diagonal = Y * w[..., s : s + 1, :]
-        Y = A_diagonal if a is None else A_diagonal + (Y @ b[..., s, :, None]) * a[..., s : s + 1, :]
-        if u is not None:
-            Y, o = xp.concat([r_s, Y], axis=-2), xp.concat([(r_s * u) @ xp.matrix_transpose(k_s) * v_s, o], axis=-2)
-    o = o + Y @ S
-    return o[..., :n, :], o[..., n:, :]
+    with quiet():
+        for s in reversed(range(n)):
+            r_s, k_s, v_s = (x[..., s : s + 1, :] for x in (r, k, v))
+            if u is None:  # the token reads what it has written
+                Y, o = xp.concat([r_s, Y], axis=-2), xp.concat([xp.zeros_like(v_s), o], axis=-2)
+            o = o + (Y @ xp.matrix_transpose(k_s)) * v_s
+            decayed = Y * w[..., s : s + 1, :]
+            Y = decayed if a is None or b is None else decayed + (Y @ b[..., s, :, None]) * a[..., s : s + 1, :]
+            if u is not None:
+                own = (r_s * u) @ xp.matrix_transpose(k_s) * v_s
+                Y, o = xp.concat([r_s, Y], axis=-2), xp.concat([own, o], axis=-2)
+        o = o + Y @ S
+    return require_finite_matrix("recurrence_sum", o[..., :n, :], o[..., n:, :])
 
 
-NOTHING = -(2**15)  # the exponent of no past: with num = den = 0 it counts for nothing, so long as it is the least
+MatrixArguments = tuple[Namespace, Array, Array, Array, Array, Array, Array | None, Array | None, Array | None]
 
 
-def quotient_form(body: Callable) -> Callable[..., tuple[Any, tuple[Any, Any, Any]]]:
-    """The face of RWKV-4's quotient.
-
-    body(xp, w, u, k, v, num, den, p) -> numerators and denominators (..., n, d), and num, den, p; all but k, v are (..., 1, d)
-    """
-    who = body.__name__
-
-    def form(
-        w: Any, u: Any, k: Any, v: Any, /, *, state: tuple[Any, Any, Any] | None = None
-    ) -> tuple[Any, tuple[Any, Any, Any]]:
-        if state is not None and (not isinstance(state, tuple) or len(state) != 3):
-            raise TypeError(f"{who}: `state` must be a tuple (num, den, exponent), got {type(state).__name__}")
-        parts = {} if state is None else dict(zip(("num", "den", "exponent"), state, strict=True))
-        given = {"k": k, "v": v, "w": w, "u": u} | parts
-        xp = common_namespace(who, **given)
-        require_of(k, "real", who)
-        check_shape(who, "k", k, "tokens", "width")
-        n, d = k.shape[-2:]
-        check_shape(who, "v", v, n, d, like="to match `k`")
-        for name in ("w", "u", *parts):
-            check_shape(who, name, given[name], d, like="to match `k`")
-            given[name] = given[name][..., None, :]
-        for name, x in given.items():
-            check_finite(who, name, x)
-        if state is None:
-            zero = xp.zeros((1, d), dtype=k.dtype, device=device(k))
-            given |= {"num": zero, "den": zero, "exponent": zero + NOTHING}
-        heads = leading_axes(who, **given)
-        full = {name: xp.broadcast_to(x, (*heads, *x.shape[-2:])) for name, x in given.items()}
-        with quiet():
-            num, den, after = body(xp, *(full[name] for name in ("w", "u", "k", "v", "num", "den", "exponent")))
-            zero = xp.singular(den) if isinstance(xp, ArraySystem) else den == 0
-            if is_true(xp.any(zero)):
-                raise ZeroDenominator(
-                    f"{who}: the denominator Σ exp(k) is zero at {locate(zero, ('token', 'column'))} (no ε is added)"
-                )
-            o = num / den
-        return require_finite(who, "the output", o), tuple(
-            require_finite(who, "the state", x, ("state", "column"))[..., 0, :] for x in after
-        )  # type: ignore[return-value]
-
-    return named(form, body)
+def check_matrix(who: str, *arguments: Array | None) -> MatrixArguments:
+    """The namespace and r, w, k, v, S, u, a, b: with the same leading axes, u as (..., 1, d), S not None."""
+    given: dict[str, Any] = dict(zip("rwkvSuab", arguments, strict=True))
+    given = {name: x for name, x in given.items() if x is not None or name in "rwkv"}
+    if ("a" in given) != ("b" in given):
+        alone = "a" if "a" in given else "b"
+        raise TypeError(f"{who}: `a` and `b` must come together, for A_t = Diag(w_t) + b_t a_tᵀ, got `{alone}` alone")
+    xp = common_namespace(who, **given)
+    r, v = given["r"], given["v"]
+    check_shape(who, "r", r, "tokens", "width")
+    n, d = r.shape[-2:]
+    for name in [name for name in given if name in "wkab"]:
+        check_shape(who, name, given[name], n, d, like="to match `r`")
+    check_shape(who, "v", v, n, "values", like="to match `r`")
+    given.setdefault("S", xp.zeros((d, v.shape[-1]), dtype=v.dtype, device=device(v)))
+    check_shape(who, "S", given["S"], d, v.shape[-1], like="to match `r` and `v`")
+    if "u" in given:
+        check_shape(who, "u", given["u"], d, like="to match `r`")
+        given["u"] = given["u"][..., None, :]
+    axes = {"S": ("key", "value"), "u": ("bonus", "column")}
+    for name, x in given.items():
+        check_finite(who, name, x, axes=axes.get(name, ("token", "column")))
+    heads = leading_axes(who, **given)
+    full = {name: xp.broadcast_to(x, (*heads, *x.shape[-2:])) for name, x in given.items()}
+    return xp, full["r"], full["w"], full["k"], full["v"], full["S"], full.get("u"), full.get("a"), full.get("b")
 
 
-@quotient_form
-def wkv4(xp, w, u, k, v, num, den, p):  # type: ignore[no-untyped-def]
-    """RWKV-4's average of values, column by column, from a running numerator and denominator that are kept in units of e^p.
+def require_finite_matrix(who: str, o: Array, S: Array) -> tuple[Array, Array]:
+    return require_finite(who, "the output", o), require_finite(who, "S", S, ("key", "value"))
+
+
+def wkv4(
+    w: Array, u: Array, k: Array, v: Array, /, *, state: QuotientState | None = None
+) -> tuple[Array, QuotientState]:
+    """RWKV-4's average of values, column by column: a running numerator and denominator in units of e^p.
 
         o_t = (e^p num + e^{u+k_t} v_t) / (e^p den + e^{u+k_t})
-        num ← e^{p+w} num + e^{k_t} v_t        den ← e^{p+w} den + e^{k_t}        then in units of the larger: p ← max(p + w, k_t)
+        num ← e^{p+w} num + e^{k_t} v_t        den ← e^{p+w} den + e^{k_t}
+        then in units of the larger: p ← max(p + w, k_t)
 
-    w, u : (..., d)    k, v : (..., n, d)    state : (num, den, exponent), each (..., d)    ->  o : (..., n, d), state after the last token
+    w, u : (..., d)    k, v : (..., n, d)    state : (num, den, exponent), each (..., d)
+        ->  o : (..., n, d), state after the last token
     w is the logarithm of the decay, in RWKV-4 always below 0.
     Needs    real
     Equals   wkv4_sum (theorem wkv4_eq_sum)
-    Source   Peng et al. 2023. Differs: no past has the exponent −2²⁰, not −10³⁰.
+    Source   Peng et al. 2023. Differs: no past has the exponent −2¹⁵, not −10³⁰.
     Cost     O(n d)
     """
+    xp, w, u, k, v, num, den, p = check_quotient("wkv4", w, u, k, v, state)
     nums, dens = [k[..., :0, :]], [k[..., :0, :]]
-    for t in range(k.shape[-2]):
-        k_t, v_t = k[..., t : t + 1, :], v[..., t : t + 1, :]
-        top = xp.maximum(p, u + k_t)
-        past, own = xp.exp(p - top), xp.exp(u + k_t - top)
-        nums.append(past * num + own * v_t)
-        dens.append(past * den + own)
-        top = xp.maximum(p + w, k_t)
-        past, own = xp.exp(p + w - top), xp.exp(k_t - top)
-        num, den, p = past * num + own * v_t, past * den + own, top
-    return xp.concat(nums, axis=-2), xp.concat(dens, axis=-2), (num, den, p)
+    with quiet():
+        for t in range(k.shape[-2]):
+            k_t, v_t = k[..., t : t + 1, :], v[..., t : t + 1, :]
+            top = xp.maximum(p, u + k_t)
+            past, own = xp.exp(p - top), xp.exp(u + k_t - top)
+            nums.append(past * num + own * v_t)
+            dens.append(past * den + own)
+            top = xp.maximum(p + w, k_t)
+            past, own = xp.exp(p + w - top), xp.exp(k_t - top)
+            num, den, p = past * num + own * v_t, past * den + own, top
+    return divide_columns("wkv4", xp, nums, dens), require_finite_state("wkv4", num, den, p)
 
 
-@quotient_form
-def wkv4_sum(xp, w, u, k, v, num, den, p):  # type: ignore[no-untyped-def]
-    """The same by its definition: for each token a sum over all tokens before it, and no running anything.
+def wkv4_sum(
+    w: Array, u: Array, k: Array, v: Array, /, *, state: QuotientState | None = None
+) -> tuple[Array, QuotientState]:
+    """The same by its definition: for each token a sum over all tokens before it, and nothing that runs.
 
-        o_t = (Σ_{s<t} e^{(t−1−s)w + k_s} v_s + e^{u+k_t} v_t + e^{tw + p} num) / (Σ_{s<t} e^{(t−1−s)w + k_s} + e^{u+k_t} + e^{tw + p} den)
+        o_t = (Σ_{s<t} e^{(t−1−s)w + k_s} v_s + e^{u+k_t} v_t + e^{tw + p} num)
+            / (Σ_{s<t} e^{(t−1−s)w + k_s}     + e^{u+k_t}     + e^{tw + p} den)
 
     Numerator and denominator both in units of e^top, where top is the largest of their exponents.
     The starting state is one more token, before the first.
     Arguments as in wkv4, which equals it.   Needs real   Cost O(n² d), memory O(n d)
     """
+    xp, w, u, k, v, num, den, p = check_quotient("wkv4_sum", w, u, k, v, state)
     n = k.shape[-2]
-    K, V, D = (xp.concat([x, y], axis=-2) for x, y in ((p, k), (num, v), (den, xp.ones_like(v))))
-    lags = xp.concat([j * w for j in range(n, -1, -1)], axis=-2)
     nums, dens = [k[..., :0, :]], [k[..., :0, :]]
-    for t in range(n + 1):
-        exponents = lags[..., n - t :, :] + K[..., : t + 1, :]
-        top = xp.max(exponents, axis=-2, keepdims=True)
-        if t < n:
-            bonus = u + k[..., t : t + 1, :]
-            top = xp.maximum(top, bonus)
-        e = xp.exp(exponents - top)
-        num, den = (xp.sum(e * x[..., : t + 1, :], axis=-2, keepdims=True) for x in (V, D))
-        if t < n:
-            own = xp.exp(bonus - top)
-            nums.append(num + own * v[..., t : t + 1, :])
-            dens.append(den + own)
-    return xp.concat(nums, axis=-2), xp.concat(dens, axis=-2), (num, den, top)
+    with quiet():
+        K, V, D = (xp.concat([x, y], axis=-2) for x, y in ((p, k), (num, v), (den, xp.ones_like(v))))
+        lags = xp.concat([j * w for j in range(n, -1, -1)], axis=-2)
+        for t in range(n + 1):
+            exponents = lags[..., n - t :, :] + K[..., : t + 1, :]
+            top = xp.max(exponents, axis=-2, keepdims=True)
+            if t < n:
+                bonus = u + k[..., t : t + 1, :]
+                top = xp.maximum(top, bonus)
+            e = xp.exp(exponents - top)
+            num, den = (xp.sum(e * x[..., : t + 1, :], axis=-2, keepdims=True) for x in (V, D))
+            if t < n:
+                own = xp.exp(bonus - top)
+                nums.append(num + own * v[..., t : t + 1, :])
+                dens.append(den + own)
+    return divide_columns("wkv4_sum", xp, nums, dens), require_finite_state("wkv4_sum", num, den, top)
+
+
+def check_quotient(
+    who: str, w: Array, u: Array, k: Array, v: Array, state: QuotientState | None
+) -> tuple[Namespace, Array, Array, Array, Array, Array, Array, Array]:
+    """The namespace and the arguments of the quotient: all with the same leading axes; all but k, v are (..., 1, d)."""
+    if state is not None and (not isinstance(state, tuple) or len(state) != 3):
+        raise TypeError(f"{who}: `state` must be a tuple (num, den, exponent), got {type(state).__name__}")
+    parts = {} if state is None else dict(zip(("num", "den", "exponent"), state, strict=True))
+    given = {"k": k, "v": v, "w": w, "u": u} | parts
+    xp = common_namespace(who, **given)
+    require(system_of(k), "real", who)
+    check_shape(who, "k", k, "tokens", "width")
+    n, d = k.shape[-2:]
+    check_shape(who, "v", v, n, d, like="to match `k`")
+    for name in ("w", "u", *parts):
+        check_shape(who, name, given[name], d, like="to match `k`")
+        given[name] = given[name][..., None, :]
+    for name, x in given.items():
+        check_finite(who, name, x)
+    if state is None:
+        zero = xp.zeros((1, d), dtype=k.dtype, device=device(k))
+        given |= {"num": zero, "den": zero, "exponent": zero + NOTHING}
+    heads = leading_axes(who, **given)
+    full = {name: xp.broadcast_to(x, (*heads, *x.shape[-2:])) for name, x in given.items()}
+    return xp, full["w"], full["u"], full["k"], full["v"], full["num"], full["den"], full["exponent"]
+
+
+def divide_columns(who: str, xp: Namespace, nums: list[Array], dens: list[Array]) -> Array:
+    """The numerators of all tokens over their denominators, if none of these is zero and all is finite."""
+    den: Any = xp.concat(dens, axis=-2)
+    with quiet():
+        zero = xp.singular(den) if isinstance(xp, ArraySystem) else den == 0
+        if is_true(xp.any(zero)):
+            where = locate(zero, ("token", "column"))
+            raise ZeroDenominator(f"{who}: the denominator Σ exp(k) is zero at {where} (no ε is added)")
+        o = xp.concat(nums, axis=-2) / den
+    return require_finite(who, "the output", o)
+
+
+def require_finite_state(who: str, *state: Array) -> QuotientState:
+    """(num, den, exponent), each (..., d), if they are finite."""
+    num, den, p = (require_finite(who, "the state", x, ("state", "column"))[..., 0, :] for x in state)
+    return num, den, p
+
+
+@dataclass(frozen=True)
+class RecurrentForm:
+    """How a recurrent layer is computed: by which of the equal forms, of the matrix state and of RWKV-4's quotient."""
+
+    matrix: Callable[..., tuple[Array, Array]]
+    quotient: Callable[..., tuple[Array, QuotientState]]
+
+
+RUNNING = RecurrentForm(recurrence, wkv4)
+EXPLICIT_SUM = RecurrentForm(recurrence_sum, wkv4_sum)
+FORMS = {"recurrent": RUNNING, "sum": EXPLICIT_SUM}
