@@ -10,6 +10,9 @@ import numpy as np
 HostArray = np.ndarray[Any, Any]  # an array of NumPy
 
 
+Mask = str | int  # "causal", "full", or the length of a prefix that every token sees
+
+
 class Array(Protocol):
     """An array of numbers: of NumPy, torch, JAX or CuPy, or over a number system of ours."""
 

@@ -11,20 +11,24 @@ from array_api_compat import is_array_api_obj
 from .arrays import Array, Namespace
 from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import ArraySystem, SystemArray, system_of
-from .systems.array import elementwise, host
-from .systems.floats import array_namespace, device, quiet, surely_finite
+from .systems.floats import array_namespace, device, integer_array, quiet, surely_finite
 
 _checked_kinds: set[tuple[type, Any]] = set()  # (type, dtype) of arrays that were found to be floats
 
 
 def common_namespace(who: str, **arrays: Any) -> Namespace:
-    """The one array namespace of all arrays. Libraries, number systems, devices and dtypes do not mix."""
+    """The one array namespace of all arrays."""
+    check_kinds(who, **arrays)
+    return array_namespace(next(iter(arrays.values())))
+
+
+def check_kinds(who: str, **arrays: Any) -> None:
+    """Arrays must be of one kind: libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
         if type(y) is type(x) and (type(y), y.dtype) in _checked_kinds and (y.dtype, y.device) == (x.dtype, x.device):
             continue
         check_kind(who, name, y, first, x)
-    return array_namespace(x)
 
 
 def check_kind(who: str, name: str, y: Any, first: str, x: Any) -> None:
@@ -48,13 +52,17 @@ def check_kind(who: str, name: str, y: Any, first: str, x: Any) -> None:
 
 def library_of(x: Any) -> str:
     """The name of the number system or the library of an array."""
-    return x.system.name if isinstance(x, SystemArray) else array_namespace(x).__name__.removeprefix("array_api_compat.")
+    return (
+        x.system.name if isinstance(x, SystemArray) else array_namespace(x).__name__.removeprefix("array_api_compat.")
+    )
 
 
 def check_dtype(who: str, name: str, x: Any) -> None:
     kind = str(x.dtype)
     if kind == "object":
-        raise TypeError(f"{who}: `{name}` is an object array; make it exact with QQ.convert or another system's convert")
+        raise TypeError(
+            f"{who}: `{name}` is an object array; make it exact with QQ.convert or another system's convert"
+        )
     if library_of(x) == "numpy" and x.dtype.kind == "V":
         raise TypeError(
             f"{who}: `{name}` is {kind}, whose products NumPy forms in float32; use Rounded({kind!r}) or torch"
@@ -106,16 +114,12 @@ def check_integer(
 
 def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
     """Token ids (..., n) on the host, from integers of any kind; None if x is an array of other numbers."""
-    if isinstance(x, SystemArray) or (
-        is_array_api_obj(x) and not array_namespace(x).isdtype(x.dtype, "integral")
-    ):
+    if isinstance(x, SystemArray) or (is_array_api_obj(x) and not array_namespace(x).isdtype(x.dtype, "integral")):
         return None
-    try:
-        ids = elementwise(operator.index, host(x))
-    except TypeError:
-        raise TypeError(
-            f"{who}: `{name}` must be token ids (..., tokens) or an array of vectors, got {brief(x)}"
-        ) from None
+    ids = integer_array(x)
+    if ids is None:
+        wanted = "token ids (..., tokens) or an array of vectors"
+        raise TypeError(f"{who}: `{name}` must be {wanted}, got {brief(x)}")
     check_shape(who, name, ids, "tokens")
     wrong = (ids < 0) | (ids >= vocabulary)
     if wrong.any():
@@ -155,8 +159,10 @@ def check_shape(who: str, name: str, x: Array, *tail: int | str, like: str = "",
     """The last axes of x must have these lengths (a word: any length); with `all_axes` it has no others."""
     got = tuple(x.shape)
     wanted = got[len(got) - len(tail) :]
-    if len(wanted) < len(tail) or (all_axes and len(got) > len(tail)) or any(
-        isinstance(n, int) and n != g for n, g in zip(tail, wanted, strict=True)
+    if (
+        len(wanted) < len(tail)
+        or (all_axes and len(got) > len(tail))
+        or any(isinstance(n, int) and n != g for n, g in zip(tail, wanted, strict=True))
     ):
         axes = ", ".join([*["..."] * (not all_axes), *map(str, tail)]) + "," * (all_axes and len(tail) == 1)
         raise ValueError(f"{who}: `{name}` must have shape ({axes}){like and ' '}{like}, got {got}")
@@ -164,25 +170,32 @@ def check_shape(who: str, name: str, x: Array, *tail: int | str, like: str = "",
 
 def leading_axes(who: str, **arrays: Array) -> tuple[int, ...]:
     """The common shape of all axes but the last two, which must broadcast."""
-    common: tuple[int, ...] = ()
-    for i, (name, x) in enumerate(arrays.items()):
-        axes = tuple(x.shape[:-2])
-        if axes == common:
-            continue
-        width = max(len(common), len(axes))
-        a, b = ((1,) * (width - len(t)) + t for t in (common, axes))
-        if any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
-            others = ", ".join(f"`{other}`" for other in list(arrays)[:i])
-            raise ValueError(f"{who}: leading axes {axes} of `{name}` must broadcast with {common} of {others}")
-        common = tuple(n if m == 1 else m for m, n in zip(a, b, strict=True))
+    first, *others = arrays
+    common = tuple(arrays[first].shape[:-2])
+    for i, name in enumerate(others):
+        if tuple(arrays[name].shape[:-2]) != common:
+            common = broadcast_axes(who, common, list(arrays)[: i + 1], tuple(arrays[name].shape[:-2]), name)
     return common
+
+
+def broadcast_axes(
+    who: str, common: tuple[int, ...], others: list[str], axes: tuple[int, ...], name: str
+) -> tuple[int, ...]:
+    width = max(len(common), len(axes))
+    a, b = ((1,) * (width - len(t)) + t for t in (common, axes))
+    if any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
+        listed = ", ".join(f"`{other}`" for other in others)
+        raise ValueError(f"{who}: leading axes {axes} of `{name}` must broadcast with {common} of {listed}")
+    return tuple(n if m == 1 else m for m, n in zip(a, b, strict=True))
 
 
 def prefix_length(who: str, mask: str | int, n: int) -> int:
     """How many leading tokens every token sees: none of its future ("causal"), all ("full"), or the first P."""
+    if mask == "causal":
+        return 0
     if isinstance(mask, str):
         choose(who, "mask", mask, ("causal", "full"))
-        return n if mask == "full" else 0
+        return n
     return check_integer(who, "mask", mask, least=0, most=n, other="'causal', 'full' or a prefix length, ")
 
 
@@ -195,8 +208,6 @@ def visible_keys(q: Array, keys: int, before: int, P: int) -> Any:
 
 def check_padding(who: str, padding: Any, **arrays: Array) -> Any:
     """Padding (..., n) as (..., n, 1), ready to select tokens."""
-    if padding is None:
-        return None
     check_mask(who, "padding", padding, "k", arrays["k"])
     check_shape(who, "padding", padding, arrays["k"].shape[-2], like="to match `k`")
     leading_axes(who, **arrays, padding=padding[..., None])
@@ -205,24 +216,21 @@ def check_padding(who: str, padding: Any, **arrays: Array) -> Any:
 
 def zero_padded(keep: Any, x: Array) -> Array:
     """Replace padded tokens (even NaN) by zero."""
-    return x if keep is None else array_namespace(x).where(keep, x, array_namespace(x).zeros_like(x))
+    xp = array_namespace(x)
+    return xp.where(keep, x, xp.zeros_like(x))
 
 
 def check_finite(
     who: str, name: str, x: Array, keep: Any = None, axes: tuple[str, ...] = ("token", "column"), start: int = 0
 ) -> None:
     """Refuse nan and inf (in tokens that count), and say where the first one stands."""
-    where = find_not_finite(x, axes, start, keep)
-    if where:
+    if not surely_finite(x) and (where := find_not_finite(x, axes, start, keep)):
         raise ValueError(f"{who}: `{name}` must be finite, got nan or inf at {where}")
 
 
-def require_finite(
-    who: str, name: str, x: Array, axes: tuple[str, ...] = ("token", "column"), start: int = 0
-) -> Array:
+def require_finite(who: str, name: str, x: Array, axes: tuple[str, ...] = ("token", "column"), start: int = 0) -> Array:
     """A result, if it is finite; else say where it overflows."""
-    where = find_not_finite(x, axes, start)
-    if where:
+    if not surely_finite(x) and (where := find_not_finite(x, axes, start)):
         raise NotFinite(f"{who}: {name} overflows {system_of(x).name}: nan or inf at {where}")
     return x
 
@@ -230,8 +238,8 @@ def require_finite(
 def find_not_finite(x: Array, axes: tuple[str, ...], start: int, keep: Any = None) -> str:
     """Where the first nan or inf stands, in words; '' if there is none."""
     xp = array_namespace(x)
-    if surely_finite(x) or (isinstance(xp, ArraySystem) and type(xp).isfinite is ArraySystem.isfinite):
-        return ""
+    if isinstance(xp, ArraySystem) and type(xp).isfinite is ArraySystem.isfinite:
+        return ""  # this system has neither nan nor inf
     bad = ~xp.isfinite(x) if keep is None else ~xp.isfinite(x) & keep
     return locate(bad, axes, start) if is_true(xp.any(bad)) else ""
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import QQ, Config, Model, Rotary, State
-from refimpl.model.config import ORDERS
+from refimpl.model.attention_layers import ORDERS
 
 DRAWS = 20
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_integer, leading_axes, check_shape
+from ..checks import check_integer, check_shape, leading_axes
 from ..errors import choose
 from ..systems import floats
 from ..systems.floats import quiet

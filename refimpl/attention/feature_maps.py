@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from ..arrays import Array
-from ..checks import check_integer, check_shape, check_type, common_namespace
+from ..checks import check_integer, check_kinds, check_shape, check_type, common_namespace
 from ..errors import brief, choose
 from ..systems.floats import array_namespace, require_of
 from .rope import Rope
@@ -36,7 +36,7 @@ class Kernel:
     normalise: bool = True
 
     def __post_init__(self) -> None:
-        pair_of_maps("Kernel", self.phi)
+        self.maps  # noqa: B018  a name nobody knows is refused here
         check_type("Kernel", "normalise", self.normalise, bool)
         if self.rope is not None:
             check_type("Kernel", "rope", self.rope, Rope)
@@ -49,16 +49,17 @@ class Kernel:
     def features(self, q: Array, k: Array, position: int) -> tuple[Array, Array, Array, Array]:
         """(fq, fk, gq, gk): features of numerator and denominator, of tokens from `position` on.
 
-            RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
-            before the kernel     fq = gq = φ(R_t q_t)
-            no RoPE               fq = gq = φ(q_t)          and the same for k
+        RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
+        before the kernel     fq = gq = φ(R_t q_t)
+        no RoPE               fq = gq = φ(q_t)          and the same for k
         """
         phi_q, phi_k = self.maps
         placement = self.rope.placement if self.rope else ""
         if placement == "before":
             q, k = self.rotate_tokens(q, k, position)
         gq, gk = phi_q(q), phi_k(k)
-        check_features(q, k, gq, gk)
+        if not phi_q is phi_k is identity:
+            check_features(q, k, gq, gk)
         fq, fk = self.rotate_tokens(gq, gk, position) if placement == "after" else (gq, gk)
         return fq, fk, gq, gk
 
@@ -71,7 +72,7 @@ class Kernel:
 
 def check_features(q: Array, k: Array, gq: Array, gk: Array) -> None:
     """A feature map must keep tokens and leading axes, and give q and k equally many features."""
-    common_namespace("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
+    check_kinds("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
     check_shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
     check_shape("features", "phi_q(q)", gq, q.shape[-2], gk.shape[-1], like="to match phi_k(k)")
 
@@ -151,7 +152,10 @@ def exp(x: Array, /) -> Array:
 
 @needs("real", "taylor2")
 def taylor2(x: Array, /) -> Array:
-    """φ(x) = [1, x/d^¼, vec(xxᵀ)/√(2d)], so φ(q)·φ(k) = 1 + u + u²/2 with u = q·k/√d.   Source: Based, Arora et al. 2024."""
+    """φ(x) = [1, x/d^¼, vec(xxᵀ)/√(2d)], so φ(q)·φ(k) = 1 + u + u²/2 with u = q·k/√d.
+
+    Source   Based, Arora et al. 2024
+    """
     xp = array_namespace(x)
     one = xp.ones_like(x[..., :1])
     d = one * x.shape[-1]
@@ -159,8 +163,11 @@ def taylor2(x: Array, /) -> Array:
     return xp.concat([one, x / xp.sqrt(root), outer(x, x) / xp.sqrt(d + d)], axis=-1)
 
 
-def taylor2_pair(scale: Array) -> tuple[FeatureMap, FeatureMap]:
-    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k: the scale all on the query's side, so no root is needed. Needs field."""
+def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
+    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k. φ_q has all of the scale, so no root is needed.
+
+    Needs    field
+    """
 
     def phi_q(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, scale * x, scale * scale * outer(x, x) / 2], axis=-1)
@@ -179,7 +186,7 @@ def polynomial(degree: int) -> FeatureMap:
     >>> phi(x) @ GF(7).matrix_transpose(phi(x)), pow(1 + 2 * 2 + 3 * 3, 2, 7)
     (GF(7)([[0]]), 0)
     """
-    integer("polynomial", "degree", degree, least=0)
+    check_integer("polynomial", "degree", degree, least=0)
 
     def phi(x: Array, /) -> Array:
         xp = array_namespace(x)
@@ -195,8 +202,12 @@ def polynomial(degree: int) -> FeatureMap:
 
 
 def dpfp(nu: int) -> FeatureMap:
-    """φ(x) = [relu([x, −x])_i · relu([x, −x])_{i−j}], j = 1 … ν, indices modulo 2d. Needs ordered; r = 2dν. Source: Schlag et al. 2021."""
-    integer("dpfp", "nu", nu, least=1)
+    """φ(x) = [relu([x, −x])_i · relu([x, −x])_{i−j}], j = 1 … ν, indices modulo 2d; r = 2dν.
+
+    Needs    ordered
+    Source   Schlag et al. 2021
+    """
+    check_integer("dpfp", "nu", nu, least=1)
 
     def phi(x: Array, /) -> Array:
         xp = array_namespace(x)
@@ -214,13 +225,17 @@ FAMILIES: dict[str, Callable[[int], FeatureMap]] = {"polynomial": polynomial, "d
 
 
 def hedgehog(W: Array, b: Array) -> FeatureMap:
-    """φ(x) = softmax([2(Wx + b), −2(Wx + b)]) with learned W (e, d), b (e,). Needs real. Source: Zhang et al. 2024."""
+    """φ(x) = softmax([2(Wx + b), −2(Wx + b)]) with learned W (e, d), b (e,).
+
+    Needs    real
+    Source   Zhang et al. 2024
+    """
 
     def phi(x: Array, /) -> Array:
-        xp = namespace("hedgehog", x=x, W=W, b=b)
-        require(system_of(x), "real", "hedgehog")
-        shape("hedgehog", "W", W, "e", x.shape[-1], like="to match `x`")
-        shape("hedgehog", "b", b, W.shape[-2], like="to match `W`")
+        xp = common_namespace("hedgehog", x=x, W=W, b=b)
+        require_of(x, "real", "hedgehog")
+        check_shape("hedgehog", "W", W, "e", x.shape[-1], like="to match `x`")
+        check_shape("hedgehog", "b", b, W.shape[-2], like="to match `W`")
         y = 2 * (xp.matmul(x, xp.matrix_transpose(W)) + b)
         y = xp.concat([y, -y], axis=-1)
         e = xp.exp(y - xp.max(y, axis=-1, keepdims=True))

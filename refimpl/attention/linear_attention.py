@@ -21,15 +21,14 @@ from itertools import zip_longest
 from math import isqrt, prod
 from typing import Any
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..checks import (
     check_finite,
     check_integer,
+    check_kinds,
     check_padding,
-    check_scalar,
     check_shape,
     check_type,
-    common_namespace,
     divide,
     leading_axes,
     prefix_length,
@@ -38,8 +37,8 @@ from ..checks import (
     zero_padded,
 )
 from ..errors import NotDefined, NotFinite, ZeroDenominator
-from ..systems.floats import Pieces, array_namespace, device, itemsize, keep_where, quiet, require_of, sums
-from .feature_maps import Kernel, identity
+from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums, surely_finite
+from .feature_maps import FeatureMap, Kernel, identity
 
 IDENTITY = Kernel()  # φ(x) = x, no RoPE, normalised
 ROWS = 256  # so many that BLAS is busy, so few that a thousand keys and a dozen heads stay below 32 MB
@@ -61,7 +60,8 @@ class State:
     position: int = 0
 
     def __post_init__(self) -> None:
-        check_integer("State", "position", self.position)
+        if type(self.position) is not int:
+            check_integer("State", "position", self.position)
 
     @property
     def b_KV(self) -> Array:
@@ -74,25 +74,18 @@ class State:
     def map_arrays(self, f: Callable[[Array, int], Array]) -> State:
         return replace(self, S=f(self.S, 2), z=None if self.z is None else f(self.z, 1))
 
-    def shifted(self, by: int, kernel: Kernel, maps: tuple[str, ...] = ("phi_q", "phi_k"), who: str = "shift") -> State:
-        """S ↦ R_by S, z ↦ z; with RoPE before the kernel, only where φ is the identity, z ↦ R_by z.
+    def shifted(self, by: int, kernel: Kernel, read: bool = True, who: str = "shift") -> State:
+        """S ↦ R_by S, z ↦ z; with RoPE before the kernel, where φ must be the identity, z ↦ R_by z.
 
-        maps : which of φ_q, φ_k must be the identity then. A shifted state is read by φ_q as well.
+        read : will φ_q read the state there? It must then be the identity too.
         """
-        position = self.position + by
-        if by == 0 or kernel.rope is None:
-            return replace(self, position=position)
-        S = kernel.rope.turn_rows(self.S, by)
-        if kernel.rope.placement == "after":
-            return State(S, self.z, position)
-        for name, phi in zip(("phi_q", "phi_k"), kernel.maps, strict=True):
-            if name in maps and phi is not identity:
-                what = getattr(phi, "__name__", "this feature map")
-                raise NotDefined(
-                    f"{who}: under RoPE before the kernel only states of identity turn, not of {what}; "
-                    "keep running positions"
-                )
-        return State(S, None if self.z is None else kernel.rope.turn_rows(self.z[..., None], by)[..., 0], position)
+        S, z, rope = self.S, self.z, kernel.rope
+        if by and rope is not None:
+            S = rope.turn_rows(S, by)
+            if rope.placement == "before":
+                check_identity(who, kernel.maps if read else kernel.maps[1:])
+                z = None if z is None else rope.turn_rows(z[..., None], by)[..., 0]
+        return State(S, z, self.position + by)
 
     def weighed(self, old: State | None, strength: Any) -> State:
         """b + λ (b' − b) = (1 − λ) b + λ b', at the new position."""
@@ -103,9 +96,7 @@ class State:
         z = None if z is None or old.z is None else (1 - strength) * old.z + z
         return State(S, z, self.position)
 
-    def check_heads(
-        self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array
-    ) -> None:
+    def check_heads(self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array) -> None:
         """Refuse a state that does not go with so many heads, m values and an array like this."""
         check_shape(who, f"{name}.S", self.S, groups, "features", m)
         if normalise and self.z is None:
@@ -131,10 +122,17 @@ class State:
         return cls(arrays["b_KV"], arrays.get("b_D"), position)
 
 
+def check_identity(who: str, maps: tuple[FeatureMap, ...]) -> None:
+    for phi in maps:
+        if phi is not identity:
+            what = f"only states of identity turn, not of {getattr(phi, '__name__', 'this feature map')}"
+            raise NotDefined(f"{who}: under RoPE before the kernel {what}; keep running positions")
+
+
 def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array) -> tuple[int, ...]:
     """Refuse a state that does not go with r features, m values and these arrays; their leading axes."""
     arrays = {f"{name}.S": state.S} | ({} if state.z is None else {f"{name}.z": state.z[..., None]})
-    common_namespace(who, **like, **arrays)
+    check_kinds(who, **like, **arrays)
     check_shape(who, f"{name}.S", state.S, r, m, like="(features, values)")
     check_finite(who, f"{name}.S", state.S, axes=("feature", "column"))
     if state.z is not None:
@@ -161,21 +159,22 @@ class Text:
 
     def __getitem__(self, tokens: slice) -> tuple[Array, Array, Array, Array, Array]:
         a, b, _ = tokens.indices(self.n)
-        keep, (q, k, v) = self.kept(a, b), (x[..., a:b, :] for x in (self.q, self.k, self.v))
+        q, k, v = (x[..., a:b, :] for x in (self.q, self.k, self.v))
+        keep = None if self.keep is None else self.keep[..., a:b, :]
         # Inputs that bypass φ are checked only if the result is not finite: a nan in them reaches it.
-        mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity]
+        mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity and b > a]
         for name in mapped:
             check_finite(self.who, name, q if name == "q" else k, keep, start=a)
         fq, fk, gq, gk = self.kernel.features(q, k, self.position + a)
         for name in mapped:
-            g = zero_padded(keep, gq if name == "q" else gk)
+            g = gq if name == "q" else gk
+            g = g if keep is None else zero_padded(keep, g)
             require_finite(self.who, f"phi_{name}({name})", g, start=a)
-        shared = gk is fk
-        fk, v = zero_padded(keep, fk), zero_padded(keep, v)
-        return fq, fk, gq, fk if shared else zero_padded(keep, gk), v
-
-    def kept(self, a: int, b: int) -> Any:
-        return None if self.keep is None else self.keep[..., a:b, :]
+        if keep is not None:
+            shared = gk is fk
+            fk, v = zero_padded(keep, fk), zero_padded(keep, v)
+            gk = fk if shared else zero_padded(keep, gk)
+        return fq, fk, gq, gk, v
 
     def check_inputs(self) -> None:
         for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
@@ -183,30 +182,21 @@ class Text:
 
 
 Steps = Iterator[tuple[Array, Array, Array, Array]]
-Formula = Callable[[Text, Array, Array, int], Steps]
+Sums = Callable[[Text, Array, Array, int], Steps]
 
 
-def check_arguments(
-    who: str, q: Array, k: Array, v: Array, mask: str | int, padding: Any
-) -> tuple[int, Any]:
+def check_arguments(who: str, q: Array, k: Array, v: Array, mask: Mask, padding: Any) -> tuple[int, Any]:
     """Check q, k, v, mask and padding of attention; the prefix length, and which tokens count, (..., n, 1)."""
-    common_namespace(who, q=q, k=k, v=v)
+    check_kinds(who, q=q, k=k, v=v)
     check_shape(who, "q", q, "tokens", "width")
     check_shape(who, "k", k, *q.shape[-2:], like="to match `q`")
     check_shape(who, "v", v, q.shape[-2], "values", like="to match `q`")
-    return prefix_length(who, mask, q.shape[-2]), check_padding(who, padding, q=q, k=k, v=v)
+    keep = None if padding is None else check_padding(who, padding, q=q, k=k, v=v)
+    return prefix_length(who, mask, q.shape[-2]), keep
 
 
 def evaluate(
-    formula: Formula,
-    who: str,
-    q: Array,
-    k: Array,
-    v: Array,
-    kernel: Kernel,
-    mask: str | int,
-    state: State | None,
-    padding: Any,
+    formula: Sums, who: str, q: Array, k: Array, v: Array, kernel: Kernel, mask: Mask, state: State | None, padding: Any
 ) -> tuple[Array, State]:
     """Check the arguments, sum as the formula says, divide; and say where a result is not finite."""
     P, keep = check_arguments(who, q, k, v, mask, padding)
@@ -224,36 +214,31 @@ def evaluate(
     raise failure
 
 
-def sum_and_divide(formula: Formula, text: Text, P: int, state: State | None) -> tuple[Array, State]:
+def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tuple[Array, State]:
     """The output, piece by piece, and the state after the last token."""
     who, normalise, xp = text.who, text.kernel.normalise, array_namespace(text.v)
-    fq, fk, _, _, v = text[:0]  # of no tokens, to learn r
-    r, m, start = fk.shape[-1], v.shape[-1], state
-    if start is None:
-        S, z = (xp.zeros(s, dtype=v.dtype, device=device(v)) for s in ((r, m), (r,)))
-        start = State(S, z)
-    axes = check_state(who, "state", start, r, m, k=fk, v=v)
-    if start.z is None and normalise:
-        needed = "a normalised layer needs both (the denominator is φ(q)·z)"
-        raise ValueError(f"{who}: `state` has S but no z; {needed}")
-    heads = leading_axes(who, q=fq, k=fk, v=v, **{"state.S": start.S})
-    if 0 in (*heads, r, m):  # nothing comes out in which a nan would show
+    fq, fk, _, gk, v = text[:0]
+    S, z = xp.matrix_transpose(fk) @ v, xp.sum(gk, axis=-2)  # of no tokens: zeros, with r features
+    if state is not None:
+        axes = check_state(who, "state", state, *S.shape[-2:], k=fk, v=v)
+        if state.z is None and normalise:
+            needed = "a normalised layer needs both (the denominator is φ(q)·z)"
+            raise ValueError(f"{who}: `state` has S but no z; {needed}")
+        S, z = xp.broadcast_to(state.S, (*axes, *S.shape[-2:])), z if state.z is None else state.z
+    heads = leading_axes(who, q=fq, S=S)
+    if 0 in (*heads, *S.shape[-2:]):  # nothing comes out in which a nan would show
         text.check_inputs()
-    S = xp.broadcast_to(start.S, (*axes, r, m))
-    z = xp.zeros((r,), dtype=v.dtype, device=device(v)) if start.z is None else start.z
-    z = xp.broadcast_to(z, (*axes, r))
-
-    o, n = Pieces(v, (*heads, text.n, m)), 0
+    z = xp.broadcast_to(z, S.shape[:-1])
+    o, n, position = Pieces(v, (*heads, text.n, S.shape[-1])), 0, text.position + text.n
     for num, den, S, z in formula(text, S, z, P):  # noqa: B007, B020
-        keep = text.kept(n, n + num.shape[-2])
-        if keep is not None:
-            num, den = padded_zero_over_one(keep, num, den)
+        if text.keep is not None:
+            num, den = padded_zero_over_one(text.keep[..., n : n + num.shape[-2], :], num, den)
         o.append(divide(who, num, den, start=n) if normalise else require_finite(who, "the output", num, start=n))
         n += num.shape[-2]
-    require_finite(who, "S", S, ("feature", "column"))
-    if start.z is not None:
+    if not (surely_finite(S) and surely_finite(z)):
+        require_finite(who, "S", S, ("feature", "column"))
         require_finite(who, "z", z, ("feature",))
-    return o.array(), State(S, None if start.z is None else z, start.position + text.n)
+    return o.array(), State(S, z if state is None or state.z is not None else None, position)
 
 
 def padded_zero_over_one(keep: Any, num: Array, den: Array) -> tuple[Array, Array]:
@@ -282,7 +267,7 @@ def linear_attention(
     /,
     kernel: Kernel = IDENTITY,
     *,
-    mask: str | int = "causal",
+    mask: Mask = "causal",
     state: State | None = None,
     padding: Any = None,
 ) -> tuple[Array, State]:
@@ -324,7 +309,7 @@ def linear_attention_quadratic(
     /,
     kernel: Kernel = IDENTITY,
     *,
-    mask: str | int = "causal",
+    mask: Mask = "causal",
     state: State | None = None,
     padding: Any = None,
 ) -> tuple[Array, State]:
@@ -361,7 +346,7 @@ def linear_attention_recurrent(
     /,
     kernel: Kernel = IDENTITY,
     *,
-    mask: str | int = "causal",
+    mask: Mask = "causal",
     state: State | None = None,
     padding: Any = None,
 ) -> tuple[Array, State]:
@@ -406,7 +391,7 @@ def linear_attention_chunked(
     /,
     kernel: Kernel = IDENTITY,
     *,
-    mask: str | int = "causal",
+    mask: Mask = "causal",
     state: State | None = None,
     padding: Any = None,
     chunk: int | None = None,

@@ -207,8 +207,8 @@ def write(phi: LogFeatures, y: Array, v: Array, /) -> Memory:
 def join(a: Memory, b: Memory) -> Memory:
     """Both pasts in one memory. Both must have been written through one map.
 
-        scale = max(scale_a, scale_b)
-        S = exp(scale_a − scale) S_a + exp(scale_b − scale) S_b        z likewise
+    scale = max(scale_a, scale_b)
+    S = exp(scale_a − scale) S_a + exp(scale_b − scale) S_b        z likewise
     """
     if a.phi is not b.phi or a.mix is not None or b.mix is not None:
         raise NotDefined(

@@ -41,9 +41,7 @@ class Past(Protocol):
         ...
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int
-    ) -> Self:
+    def from_arrays(cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int) -> Self:
         """The past with these arrays and metadata of a file, of which nothing is believed.
 
         width : of a key

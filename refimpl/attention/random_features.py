@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_type, check_integer, common_namespace, check_shape
+from ..checks import check_integer, check_shape, check_type, common_namespace
 from ..errors import NotDefined, brief, choose
 from ..systems import System, require
 from ..systems.floats import array_namespace, constant, require_of

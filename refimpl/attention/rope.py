@@ -57,7 +57,8 @@ class Rope:
 
     def turn(self, x: Array, cos: Array, sin: Array) -> Array:
         """The rows of x, turned by the rows of a table."""
-        check_pairs("Rope", x, cos.shape[-1])
+        if 2 * cos.shape[-1] > x.shape[-1]:
+            check_pairs("Rope", x, cos.shape[-1])
         return turn_pairs(x, cos, sin, self.layout)
 
     def turn_rows(self, S: Array, by: int) -> Array:
@@ -144,6 +145,7 @@ def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequen
     theta = [(b, Fraction(-2 * i, width)) for i in range(width // 2)]
     if frequencies is not None:
         theta = [(exact_number(f"frequencies[{i}]", f), Fraction(1)) for i, f in enumerate(frequencies)]
+    system.angles(theta, [])  # a frequency that is too large is refused here
     return lambda positions: system.angles(theta, check_positions("angle_table", positions))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..checks import (
     check_finite,
     check_integer,
@@ -69,9 +69,7 @@ class KVCache:
             "convert: tokens of a KV cache count once; pass `by`, to make a memory that can count `strength` times"
         )
 
-    def check_heads(
-        self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array
-    ) -> None:
+    def check_heads(self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array) -> None:
         """Refuse a cache that does not go with so many heads, these widths and an array like this."""
         common_namespace(who, weights=like, **{f"{name}.k": self.k, f"{name}.v": self.v})
         check_shape(who, f"{name}.k", self.k, groups, "tokens", d)
@@ -168,7 +166,7 @@ def evaluate(
     k: Array,
     v: Array,
     scale: Any,
-    mask: str | int,
+    mask: Mask,
     rope: Rope | None,
     cache: KVCache | None,
     padding: Any,
@@ -184,7 +182,8 @@ def evaluate(
     check_cache(who, start, q, v)
     if rope is not None:
         q, k = turn_before_kernel(who, q, k, rope, start.position)
-    k, v = zero_padded(keep, k), zero_padded(keep, v)
+    if keep is not None:
+        k, v = zero_padded(keep, k), zero_padded(keep, v)
     axes = leading_axes(who, k=k, cache=start.k, v=v)
     leading_axes(who, q=q, k=k, v=v, cache=start.k)
     k, v = concatenate(axes, start.k, k, axis=-2), concatenate(axes, start.v, v, axis=-2)
@@ -252,7 +251,7 @@ def softmax_attention(
     /,
     *,
     scale: Any = None,
-    mask: str | int = "causal",
+    mask: Mask = "causal",
     rope: Rope | None = None,
     cache: KVCache | None = None,
     padding: Any = None,
@@ -301,7 +300,7 @@ def softmax_attention_shifted(
     /,
     *,
     scale: Any = None,
-    mask: str | int = "causal",
+    mask: Mask = "causal",
     rope: Rope | None = None,
     cache: KVCache | None = None,
     padding: Any = None,

@@ -54,11 +54,12 @@ def absorb(state: State, k: Array, v: Array, /, kernel: Kernel = IDENTITY, *, pa
     check_shape("absorb", "v", v, k.shape[-2], "values", like="to match `k`")
     check_type("absorb", "state", state, State)
     check_type("absorb", "kernel", kernel, Kernel)
-    keep = check_padding("absorb", padding, k=k, v=v)
+    keep = None if padding is None else check_padding("absorb", padding, k=k, v=v)
     for name, x in (("k", k), ("v", v)):
         check_finite("absorb", name, x, keep)
     _, fk, _, gk = replace(kernel, phi=kernel.maps[1]).features(k, k, state.position)
-    fk, gk, v = zero_padded(keep, fk), zero_padded(keep, gk), zero_padded(keep, v)
+    if keep is not None:
+        fk, gk, v = (zero_padded(keep, x) for x in (fk, gk, v))
     check_state("absorb", "state", state, fk.shape[-1], v.shape[-1], k=fk, v=v)
     z = None if state.z is None else state.z + xp.sum(gk, axis=-2)
     return State(state.S + xp.matrix_transpose(fk) @ v, z, state.position + k.shape[-2])
@@ -91,7 +92,7 @@ def join(a: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> S
     for name, state in (("a", a), ("b", b)):
         check_type("join", name, state, State)
     by = a.position - check_integer("join", "origin", origin)
-    b = b.shifted(by, kernel, ("phi_k",), "join")  # b was only written, by φ_k
+    b = b.shifted(by, kernel, read=False, who="join")  # b was only written, by φ_k
     return add("join", a, b, 1, b.position)
 
 
@@ -100,7 +101,7 @@ def remove(both: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0)
     for name, state in (("both", both), ("b", b)):
         check_type("remove", name, state, State)
     start = both.position - (b.position - check_integer("remove", "origin", origin))
-    return add("remove", both, b.shifted(start - origin, kernel, ("phi_k",), "remove"), -1, start)
+    return add("remove", both, b.shifted(start - origin, kernel, read=False, who="remove"), -1, start)
 
 
 def add(who: str, a: State, b: State, sign: int, position: int) -> State:

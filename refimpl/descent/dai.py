@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..attention.linear_attention import linear_attention_chunked
-from ..checks import divide, check_finite_arrays, check_type, common_namespace, check_scalar, check_shape
+from ..checks import check_finite_arrays, check_scalar, check_shape, check_type, common_namespace, divide
 from ..model.transformer import Model
 from ..systems.floats import array_namespace
 
@@ -108,7 +108,9 @@ def likeness(model: Model, tuned: Model, demonstrations: Any, text: Any) -> list
     summed over heads, the finetuned ones are products of the query vector with the query vectors of the training tokens, recorded
     while finetuning; and it is τ-b.
     """
-    both = common_namespace("likeness", demonstrations=demonstrations, text=text).concat([demonstrations, text], axis=-2)
+    both = common_namespace("likeness", demonstrations=demonstrations, text=text).concat(
+        [demonstrations, text], axis=-2
+    )
     M, own, last, found = demonstrations.shape[-2], slice(demonstrations.shape[-2], None), slice(-1, None), []
     for zsl, icl, ft, shown in zip(
         *(watched(m, x) for m, x in ((model, text), (model, both), (tuned, text), (tuned, both))), strict=True

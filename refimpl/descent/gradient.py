@@ -7,8 +7,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ..checks import check_finite_arrays, library_of, common_namespace, check_scalar, check_shape
-from ..systems import SystemArray, Dual, Rounded
+from ..checks import check_finite_arrays, check_scalar, check_shape, common_namespace, library_of
+from ..systems import Dual, Rounded, SystemArray
 from ..systems.floats import device, dtype_name
 
 Loss = Callable[..., Any]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..attention.state import absorb, no_text
-from ..checks import check_finite_arrays, check_integer, common_namespace, check_scalar, check_shape
+from ..checks import check_finite_arrays, check_integer, check_scalar, check_shape, common_namespace
 from .gradient import gradient
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import divide, check_finite_arrays, check_shape
+from ..checks import check_finite_arrays, check_shape, divide
 
 
 def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:

@@ -20,7 +20,17 @@ from dataclasses import dataclass, replace
 from math import inf, log, sqrt
 from typing import Any
 
-from ..checks import divide, check_finite_arrays, check_type, check_integer, is_zero, is_true, common_namespace, check_scalar, check_shape
+from ..checks import (
+    check_finite_arrays,
+    check_integer,
+    check_scalar,
+    check_shape,
+    check_type,
+    common_namespace,
+    divide,
+    is_true,
+    is_zero,
+)
 from ..errors import ZeroDenominator, brief
 from ..systems.floats import array_namespace, device, require_of
 from .gradient import alignment, gradient
@@ -43,7 +53,9 @@ class Attended:
         check_finite_arrays("Attended", **vars(self))
         check_shape("Attended", "q", self.q, "features", all_axes=True)
         for name, tokens in (("K_D", "N"), ("K_T", "T")):
-            check_shape("Attended", name, getattr(self, name), tokens, *self.q.shape, like="to match `q`", all_axes=True)
+            check_shape(
+                "Attended", name, getattr(self, name), tokens, *self.q.shape, like="to match `q`", all_axes=True
+            )
         for name, K in (("V_D", self.K_D), ("V_T", self.K_T)):
             check_shape(
                 "Attended",
@@ -184,7 +196,11 @@ def one_at_a_time(seen: Attended, eta: Any) -> Any:
 def number(who: str, name: str, x: Any, like: Any) -> Any:
     """x as an array of shape (), which can stand among the data of a loss."""
     check_scalar(who, name, x, like=like)
-    return x if hasattr(x, "ndim") else x * common_namespace(who, like=like).ones((), dtype=like.dtype, device=device(like))
+    return (
+        x
+        if hasattr(x, "ndim")
+        else x * common_namespace(who, like=like).ones((), dtype=like.dtype, device=device(like))
+    )
 
 
 def rate(who: str, eta: Any, seen: Attended) -> Any:

@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..attention.state import absorb, no_text
-from ..checks import check_finite_arrays, check_integer, is_zero, common_namespace, check_scalar, check_shape
-from ..model.config import Config
+from ..checks import check_finite_arrays, check_integer, check_scalar, check_shape, common_namespace, is_zero
+from ..model.attention_layers import Config
 from ..model.transformer import Model
 from ..systems.floats import array_namespace, device
 
@@ -47,7 +47,9 @@ def self_attention(tokens: Any, context: Any, W_Q: Any, W_K: Any, W_V: Any, P: A
     xp = check_finite_arrays("self_attention", tokens=tokens, context=context, W_Q=W_Q, W_K=W_K, W_V=W_V, P=P)
     width = tokens.shape[-1]
     for name, x in (("context", context), ("W_Q", W_Q), ("W_K", W_K), ("W_V", W_V), ("P", P)):
-        check_shape("self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`")
+        check_shape(
+            "self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`"
+        )
     T = xp.matrix_transpose
     S = absorb(no_text(context, width, width), context @ T(W_K), context @ T(W_V)).S
     return tokens + tokens @ T(W_Q) @ S @ T(P)

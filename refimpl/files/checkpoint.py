@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from ..attention.memory import numbers_of
-from ..checks import check_type, check_integer
+from ..checks import check_integer, check_type
 from ..errors import NotDefined, brief
-from ..model.config import Config, Rotary
+from ..model.attention_layers import Config, Rotary
 from ..model.rwkv import Rwkv
 from ..model.transformer import Model
-from ..systems import GF, SystemArray, Float, System, system_of
+from ..systems import GF, Float, System, SystemArray, system_of
 from ..systems.array import host
 from ..systems.finite_field import FiniteField
 from . import pasts
@@ -159,7 +159,9 @@ def with_biases(contents: Contents, model: Model) -> Model:
     position = check_integer("metadata", "position", parsed("position", words["position"]), least=least, most=most)
     lengths = parsed("prompts", words["prompts"])
     check_type("metadata", "prompts", lengths, list)
-    prompts = tuple(check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths))
+    prompts = tuple(
+        check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths)
+    )
     if not arrays and not prompts:
         return replace(model, biases=None, prompts=())
     maps = parsed("maps", words["maps"]) if "maps" in words else [[]] * config.layers

@@ -22,8 +22,8 @@ from ..attention.rope import LAYOUTS, PLACEMENTS, Rope, angle_table, power_table
 from ..attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
 from ..checks import check_integer, check_type, require_finite
 from ..errors import NotDefined, NotFinite, brief, choose
-from ..systems.floats import array_namespace
-from .transformer import ACTIVATIONS, NORMS, AttentionCall, Model, Pass, mlp, norm
+from ..systems.floats import array_namespace, surely_finite
+from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm
 
 ORDERS = ("pre", "post", "parallel")
 LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
@@ -80,7 +80,7 @@ class Config:
     rope: Rotary | None = None
     order: str = "pre"
     norm: str = "layer"
-    epsilon: Fraction = Fraction(1, 100000)
+    epsilon: Fraction = EPSILON
     hidden: int = 0
     activation: str = "gelu"
     gated: bool = False
@@ -213,9 +213,7 @@ class Config:
         return cls(**data | {"epsilon": epsilon, "rope": rope, "phi": phi})
 
 
-def attend(
-    c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past: Any, run: Pass
-) -> tuple[Array, Any]:
+def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
     """Attention of all heads, [o_1 … o_H] W_O, and the past after it.
 
     Query heads that share keys and values stand on an axis of their own:
@@ -223,8 +221,9 @@ def attend(
     """
     q = split_heads(x @ w["W_Q"] + w.get("b_Q", 0), c.kv_heads, c.heads // c.kv_heads)
     k, v = (y[..., None, :, :] for y in keys_values(c, w, x))
-    for name, y in (("q", q), ("k", k), ("v", v)):
-        require_finite("transformer", name, y)
+    if not (surely_finite(q) and surely_finite(k) and surely_finite(v)):
+        for name, y in (("q", q), ("k", k), ("v", v)):
+            require_finite("transformer", name, y)
     shared = None if past is None else past.map_arrays(lambda y, axes: y[(..., None, *[slice(None)] * axes)])
     if run.on_attention:
         run.on_attention(i, AttentionCall(q, k, v, shared))

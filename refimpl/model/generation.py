@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_type, check_integer, check_token_ids
+from ..checks import check_integer, check_token_ids, check_type
 from ..systems import floats
 from ..systems.floats import require_of
 from .transformer import Model, transformer

@@ -18,16 +18,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..arrays import Array, Namespace
-from ..checks import check_finite, locate, common_namespace, check_shape
-from ..checks import instance as check_type
-from ..checks import integer as check_integer
-from ..checks import known as is_true
-from ..checks import lead as leading_axes
-from ..checks import whole as require_finite
+from ..checks import (
+    check_finite,
+    check_integer,
+    check_shape,
+    check_type,
+    common_namespace,
+    is_true,
+    leading_axes,
+    locate,
+    require_finite,
+)
 from ..errors import NotDefined, ZeroDenominator
 from ..systems import ArraySystem, require, system_of
-from ..systems.array import device
-from ..systems.fast import quiet
+from ..systems.floats import device, quiet
 
 QuotientState = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent, and the exponent
 

@@ -29,11 +29,19 @@ from fractions import Fraction
 from typing import Any
 
 from ..attention.feature_maps import relu2
-from ..checks import check_finite, check_type, check_integer, leading_axes, common_namespace, check_shape, require_finite
+from ..checks import (
+    check_finite,
+    check_integer,
+    check_shape,
+    check_type,
+    common_namespace,
+    leading_axes,
+    require_finite,
+)
 from ..errors import NotFinite, choose
 from ..systems.floats import array_namespace, constant, device
 from .recurrence import NOTHING, Carried, recurrence, recurrence_sum, wkv4, wkv4_sum
-from .token_wise import norm, silu
+from .transformer import norm, silu
 
 VERSIONS = ("4", "5.1", "5.2", "7")
 EPSILON = {"5.1": Fraction(1, 10**5), "5.2": Fraction(1, 10**5), "7": Fraction(64, 10**5)}  # of the norm of each head
@@ -173,7 +181,8 @@ def check_carried(who: str, c: Rwkv, name: str, state: Carried, **like: Any) -> 
     for part, wanted in c.carried.items():
         xp = common_namespace(who, **like, **{f"{name}.{part}": state.parts[part]})
         check_shape(who, f"{name}.{part}", state.parts[part], *wanted)
-        check_finite(who, f"{name}.{part}", state.parts[part], axes=("head", "key", "value") if part == "S" else ("column",)
+        check_finite(
+            who, f"{name}.{part}", state.parts[part], axes=("head", "key", "value") if part == "S" else ("column",)
         )
 
 

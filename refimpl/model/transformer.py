@@ -14,7 +14,6 @@ them, tangent to them at their usual argument, let whole models run in ℚ and G
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,25 +21,18 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any, NamedTuple, Protocol
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..attention.feature_maps import Kernel, relu
 from ..attention.past import Past
 from ..attention.rope import circle_point
-from ..checks import (
-    check_finite,
-    check_integer,
-    check_shape,
-    check_token_ids,
-    check_type,
-    common_namespace,
-    require_finite,
-)
+from ..checks import check_finite, check_integer, check_kinds, check_shape, check_token_ids, check_type, require_finite
 from ..errors import choose
 from ..systems import System, SystemArray, seed_of, system_of
 from ..systems.floats import array_namespace, constant, device, require_of
 
 # √(2/π), as published code has it: the nearest float64.
 GELU = Fraction(7186705221432913, 2**53)
+EPSILON = Fraction(1, 100000)
 
 
 class AttentionCall(NamedTuple):
@@ -64,7 +56,7 @@ class Pass:
     """
 
     form: Any = None
-    mask: str | int = "causal"
+    mask: Mask = "causal"
     between: Callable[[int, Array], Array] | None = None
     on_attention: Callable[[int, AttentionCall], None] | None = None
     shared: dict[str, Array] = field(default_factory=dict)
@@ -133,6 +125,7 @@ class Model:
     weights: Mapping[str, Array]
     biases: tuple[Any, ...] | None = None
     prompts: tuple[int, ...] = ()
+    kernel: Kernel = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.config, "layer", None)):
@@ -145,17 +138,23 @@ class Model:
             if name not in self.weights:
                 raise ValueError(f"Model: `weights` must have {name!r} of shape {wanted}, got no such name")
             w = self.weights[name]
-            common_namespace("Model", **{next(iter(self.weights)): self.like, name: w})
+            check_kinds("Model", **{next(iter(self.weights)): self.like, name: w})
             if tuple(w.shape) != wanted:
                 raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(w.shape)}")
             check_finite("Model", name, w, axes=("row", "column")[2 - len(wanted) :])
+        self.kernel = self.config.kernel(self.weights)
         self.check_biases()
 
     def with_biases(self, biases: Sequence[Past], prompts: tuple[int, ...] | None = None) -> Model:
         """The same model with other biases; its weights are not checked again."""
-        model = copy.copy(self)
-        model.biases, model.prompts = tuple(biases), self.prompts if prompts is None else prompts
+        model = self.carry(biases, self.prompts if prompts is None else prompts)
         model.check_biases()
+        return model
+
+    def carry(self, biases: Sequence[Past], prompts: tuple[int, ...]) -> Model:
+        """The same for biases that its own layers have made, which need no check."""
+        model = copy.copy(self)
+        model.biases, model.prompts = tuple(biases), prompts
         return model
 
     def check_biases(self) -> None:
@@ -190,10 +189,6 @@ class Model:
         """One of its arrays: they all are of one library, system and device."""
         return next(iter(self.weights.values()))
 
-    @functools.cached_property
-    def kernel(self) -> Kernel:
-        return self.config.kernel(self.weights)
-
     def layer_weights(self, i: int) -> dict[str, Array]:
         """The weights of layer i, by their short names."""
         start = f"layers.{i}."
@@ -205,7 +200,7 @@ def transformer(
     text: Any,
     *,
     form: Any = None,
-    mask: str | int = "causal",
+    mask: Mask = "causal",
     between: Callable[[int, Array], Array] | None = None,
     on_attention: Callable[[int, AttentionCall], None] | None = None,
 ) -> tuple[Array, tuple[Any, ...]]:
@@ -230,7 +225,7 @@ def check_text(model: Model, text: Any, who: str, name: str) -> Any:
     c = model.config
     ids = check_token_ids(who, name, text, c.vocabulary) if c.vocabulary else None
     if ids is None:
-        common_namespace(who, weights=model.like, **{name: text})
+        check_kinds(who, weights=model.like, **{name: text})
         check_shape(who, name, text, "tokens", c.width)
         check_finite(who, name, text)
         return text
@@ -238,8 +233,8 @@ def check_text(model: Model, text: Any, who: str, name: str) -> Any:
 
 
 def embed(model: Model, text: Any) -> Array:
-    """Rows of the embedding for token ids, normalised if the model does so; rows of the position table."""
-    c, w, p, like = model.config, model.weights, model.position, model.like
+    """Rows of the embedding for token ids, normalised if the model does so; plus those of a position table."""
+    c, w, like = model.config, model.weights, model.like
     x: Array = text
     if text.dtype == int:
         xp, flat = array_namespace(like), text.reshape(-1)
@@ -247,13 +242,16 @@ def embed(model: Model, text: Any) -> Array:
         x = xp.reshape(xp.take(w["embedding"], flat, axis=0), (*text.shape, c.width))
     if "gain_0" in w:
         x = norm(x, w["gain_0"], w["offset_0"], kind=c.norm, epsilon=c.epsilon)
-    if c.table:
-        n = x.shape[-2]
-        if p < 0 or p + n > c.table:
-            got = f"{n} tokens read from position {p} on"
-            raise ValueError(f"transformer: `text` must fit the table of {c.table} absolute positions, got {got}")
-        x = x + w["positions"][p : p + n, :]
-    return x
+    return x + position_rows(model, x.shape[-2]) if c.table else x
+
+
+def position_rows(model: Model, n: int) -> Array:
+    """The rows of the table of absolute positions for the next n tokens."""
+    p, table = model.position, model.config.table
+    if p < 0 or p + n > table:
+        got = f"{n} tokens read from position {p} on"
+        raise ValueError(f"transformer: `text` must fit the table of {table} absolute positions, got {got}")
+    return model.weights["positions"][p : p + n, :]
 
 
 def run_layers(model: Model, x: Array, run: Pass) -> tuple[Array, tuple[Any, ...]]:
@@ -279,9 +277,7 @@ def unembed(model: Model, x: Array) -> Array:
 NORMS = {"none": "ring", "layer": "real", "rms": "real", "layer_rational": "field", "rms_rational": "field"}
 
 
-def norm(
-    x: Array, gain: Any = 1, offset: Any = 0, *, kind: str = "layer", epsilon: Fraction = Fraction(1, 100000)
-) -> Array:
+def norm(x: Array, gain: Any = 1, offset: Any = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON) -> Array:
     """Normalise each token, (..., n, width).
 
         layer   y = x − mean(x)     rms   y = x       then    y / √(mean(y²) + ε) · gain + offset

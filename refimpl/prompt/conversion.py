@@ -70,10 +70,8 @@ def convert(
               need, and RoPE before the kernel. With `by`, absolute positions may start again too:
               that is one more approximation
     strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
-    chunk : push it through in pieces of so many tokens, in memory that does not grow with M (but for
-            a KV cache)
-    by : for softmax, how the prompt becomes a memory, as Compression("tilted", 32);
-         None: its KV cache, exact
+    chunk : push it through in pieces of so many tokens: memory then grows only with a KV cache
+    by : for softmax, how the prompt becomes a memory, as Compression("tilted", 32); None: its KV cache
     form, between : as in `transformer`
     Equals   the prompted model (theorem iclca)
     Cost     one forward pass over the prompt
@@ -88,43 +86,39 @@ def convert(
     ((2, 2, 1), (2, 2))
     """
     check_type("convert", "model", model, Model)
-    choose("convert", "mask", mask, ("causal", "full"))
-    check_scalar("convert", "strength", strength, weights=model.like)
+    if mask != "causal":
+        choose("convert", "mask", mask, ("causal", "full"))
+    if not is_one(strength):
+        check_scalar("convert", "strength", strength, weights=model.like)
     if by is not None and model.config.past is not KVCache:
         raise NotDefined("convert: `by` makes a memory for softmax attention; this model converts exactly without it")
-    queries: list[list[Array]] = [[] for _ in range(model.config.layers)]
-
-    def keep_queries(i: int, call: AttentionCall) -> None:
-        queries[i].append(call.q)
-
+    calls: list[tuple[int, AttentionCall]] = []
+    on_attention = (lambda i, call: calls.append((i, call))) if by else None
     after, M = model, 0
     for piece in pieces_of(model, prompt, chunk, mask):
-        run = Pass(form, mask, between, keep_queries if by else None)
         x = embed(after, piece)
         try:
-            _, pasts = run_layers(after, x, run)
+            _, pasts = run_layers(after, x, Pass(form, mask, between, on_attention))
         except (ZeroDivisionError, NotFinite) as error:
             raise type(error)(f"{error}; counted from token {M} of the prompt") if M else error from None
-        after, M = after.with_biases(pasts), M + x.shape[-2]
+        after, M = after.carry(pasts, model.prompts), M + x.shape[-2]
     biases = after.biases or ()
     if by is None and not is_one(strength):
         old = model.biases or (None,) * len(biases)
         biases = tuple(new.weighed(b, strength) for b, new in zip(old, biases, strict=True))
-    if restart and M and model.config.table and by is None:
-        raise NotDefined(
-            "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on"
-        )
     if restart:
+        if M and model.config.table and by is None:
+            raise NotDefined("convert: absolute positions cannot start again after a prompt; pass restart=False")
         biases = tuple(b.shifted(-M, model.kernel) for b in biases)
-    after = after.with_biases(biases, (*model.prompts, M))
-    return memorise(after, M, by, queries, strength) if by and M else after
+    after = after.carry(biases, (*model.prompts, M))
+    return memorise(after, M, by, calls, strength) if by and M else after
 
 
 def is_one(strength: Any) -> bool:
     return isinstance(strength, int) and strength == 1
 
 
-def memorise(model: Model, M: int, by: Maker, queries: list[list[Array]], strength: Any) -> Model:
+def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCall]], strength: Any) -> Model:
     """The last M tokens of each cache as a memory, beside older tokens and memories.
 
     The prompt's own queries suggest which ones to expect of the input, as if they were asked where
@@ -139,16 +133,14 @@ def memorise(model: Model, M: int, by: Maker, queries: list[list[Array]], streng
         if is_zero(strength):  # a memory that counts for nothing would still have the largest exponent
             biases.append(rest)
             continue
-        q = xp.concat([q for q in queries[i] if q.shape[-2]], axis=-2)
+        q = xp.concat([call.q for j, call in calls if j == i and call.q.shape[-2]], axis=-2)
         x = rope(q, range(model.position, model.position + M)) if rope else q
         y, v = root * cache.k[..., new, :], cache.v[..., new, :]
         biases.append(replace(rest, memories=add_memory(cache.memories, by(y, v, root * x, i), y, v, strength)))
-    return model.with_biases(biases)
+    return model.carry(biases, model.prompts)
 
 
-def add_memory(
-    memories: tuple[Memory, ...], memory: Memory, y: Array, v: Array, strength: Any
-) -> tuple[Memory, ...]:
+def add_memory(memories: tuple[Memory, ...], memory: Memory, y: Array, v: Array, strength: Any) -> tuple[Memory, ...]:
     """The memories with one more, joined with the last one if that is read through the same draw."""
     last = memories[-1] if memories else None
     joins = last and last.mix is None and memory.mix is None and same_draw(last.phi, memory.phi)
@@ -203,9 +195,9 @@ def unconvert(
         before = states.remove(both, states.scale(text, strength), kernel, origin=start)
         return form(q, k, v, kernel, state=before, mask=mask)[0], before
 
-    full = model.with_biases([replace(b, position=start) for b in biases])
+    full = model.carry([replace(b, position=start) for b in biases], model.prompts)
     _, before = run_layers(full, embed(full, text), Pass(without_own_text, mask))
-    return model.with_biases(before, model.prompts[:-1])
+    return model.carry(before, model.prompts[:-1])
 
 
 def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterator[Any]:
@@ -215,11 +207,15 @@ def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterat
     streamed = isinstance(prompt, Iterator)
     if mask != "causal" and (streamed or chunk):
         raise NotDefined(f"convert: a prompt can be read in pieces only under mask 'causal', got {mask!r}")
-    nothing = array_namespace(model.like).zeros_like(model.weights["layers.0.W_K"][:0, :1])
-    nothing = array_namespace(nothing).broadcast_to(nothing, (0, model.config.width))
-    for part in chain((nothing,), prompt) if streamed else (prompt,):
+    for part in chain((no_tokens(model),), prompt) if streamed else (prompt,):
         text = check_text(model, part, "convert", "prompt")
         columns = () if text.dtype == int else (slice(None),)
         n = max(text.shape[-1 - len(columns)], 1)
         for first in range(0, n, chunk or n):
             yield text[(..., slice(first, first + (chunk or n)), *columns)]
+
+
+def no_tokens(model: Model) -> Array:
+    """Vectors (0, width)."""
+    transpose = array_namespace(model.like).matrix_transpose
+    return transpose(model.weights["layers.0.W_K"][:, :0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_type, check_token_ids
+from ..checks import check_token_ids, check_type
 from ..files.checkpoint import memory
 from ..model.transformer import Form, Model, transformer
 from ..systems import Float, floats, system_of
@@ -46,7 +46,10 @@ def fidelity(
     """Compare on an input: the prompted model over all positions (by `form`), the converted one on the input alone."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("fidelity", name, x, Model)
-    ids = [check_token_ids("fidelity", name, x, model.config.vocabulary) for name, x in (("prompt", prompt), ("text", text))]
+    ids = [
+        check_token_ids("fidelity", name, x, model.config.vocabulary)
+        for name, x in (("prompt", prompt), ("text", text))
+    ]
     if not model.config.vocabulary or any(x is None for x in ids):
         raise ValueError(
             "fidelity: `model` must have a vocabulary, and `prompt` and `text` be token ids of it, got vectors"

@@ -80,11 +80,15 @@ class System:
 
     def to_file(self, x: Any) -> HostArray:
         """An array of this system as a file holds it."""
-        raise NotDefined(f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one")
+        raise NotDefined(
+            f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one"
+        )
 
     def from_file(self, name: str, x: HostArray) -> Array:
         """An array of a file, in which it is called `name`, as one of this system. The file is not trusted."""
-        raise NotDefined(f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one")
+        raise NotDefined(
+            f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one"
+        )
 
     def convert(self, values: Any) -> Array:
         raise NotImplementedError

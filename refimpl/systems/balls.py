@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined
-from .array import SystemArray, ObjectSystem, Planes, elementwise
+from .array import ObjectSystem, Planes, SystemArray, elementwise
 
 
 class Balls(ObjectSystem):

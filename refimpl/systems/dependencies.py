@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined
-from .array import SystemArray, ArraySystem, Planes, elementwise
+from .array import ArraySystem, Planes, SystemArray, elementwise
 
 
 class Dependencies(ArraySystem):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .array import SystemArray, ArraySystem, Planes
+from .array import ArraySystem, Planes, SystemArray
 
 
 class Dual(ArraySystem):

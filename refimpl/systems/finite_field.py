@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import NotDefined
 from . import modular
-from .array import SystemArray, ArraySystem, Planes, elementwise
+from .array import ArraySystem, Planes, SystemArray, elementwise
 
 LARGEST = 2**61 - 1
 FEW = 128  # products up to which Python's integers are faster than machine integers taken apart; in matrix products four times that

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import operator
 import warnings
 from fractions import Fraction
 from typing import Any, cast
@@ -67,6 +68,15 @@ def require_of(x: Array, capability: str, who: str) -> None:
 def constant(x: Array, value: Fraction) -> Any:
     """A rational constant beside x: exact in a system of ours, rounded to the dtype of floats."""
     return value if isinstance(x, SystemArray) else float(value)
+
+
+def integer_array(x: Any) -> HostArray | None:
+    """Integers of any kind, in rows of one length, on the host; None if some are no integers."""
+    a = np.asarray(x, dtype=object) if isinstance(x, list | tuple) else host(x)
+    try:
+        return np.asarray(np.frompyfunc(operator.index, 1, 1)(a), dtype=object)
+    except TypeError:
+        return None
 
 
 def wide_floats(x: Any) -> HostArray | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import slices
-from .array import SystemArray, ObjectSystem, elementwise
+from .array import ObjectSystem, SystemArray, elementwise
 
 
 class Multiprecision(ObjectSystem):

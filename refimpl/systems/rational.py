@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import choose
 from . import slices
-from .array import SystemArray, ObjectSystem, as_fraction, elementwise
+from .array import ObjectSystem, SystemArray, as_fraction, elementwise
 
 # Terms up to which a product of matrices is sooner done by the loop, and bits of a common denominator from which it is again.
 SMALL, WIDE = {"fractions": 30, "gmpy2": 2000}, {"fractions": 2**13, "gmpy2": 2**9}

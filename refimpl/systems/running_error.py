@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import NotDefined, choose
-from .array import SystemArray, ArraySystem, Planes, elementwise, fractions
+from .array import ArraySystem, Planes, SystemArray, elementwise, fractions
 from .floats import host_angles, wide_floats
 from .formats import FORMATS, nearest, round_to
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..packages import CORE, OPTIONAL, __version__, version
-from ..systems import SystemArray, Dependencies, Rounded, system
+from ..systems import Dependencies, Rounded, SystemArray, system
 from ..systems.array import elementwise, host
 from .check import Draws, check, minimal, source
 from .registry import THEOREMS

@@ -30,9 +30,9 @@ from ..errors import NotDefined
 from ..systems import Degrees, Dependencies, Float, Rounded, System, require, seed_of
 from ..systems.balls import Balls
 from ..systems.finite_field import FiniteField
+from ..systems.formats import FORMATS
 from ..systems.multiprecision import Multiprecision
 from ..systems.rational import Rational
-from ..systems.formats import FORMATS
 from .bounds import unit_roundoff
 from .compare import Tally, compare, verdict
 from .identity_testing import degree, survival

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..systems import MP, SystemArray, RunningError, fractions
+from ..systems import MP, RunningError, SystemArray, fractions
 from ..systems.array import host, plain
 from ..systems.balls import Balls
 from ..systems.floats import dtype_name

@@ -28,7 +28,7 @@ from ..attention.rope import Rope, angle_table, power_table
 from ..attention.state import State, shift
 from ..checks import check_type
 from ..errors import NotDefined
-from ..model.config import Config
+from ..model.attention_layers import Config
 from ..model.transformer import Form, Model, embed, layer, through_layers, transformer, vectors
 from ..prompt.conversion import blend
 from ..systems import Float, RunningError, System, system_of

@@ -26,12 +26,7 @@ PROVED: dict[str, tuple[str, ...]] = {
         "linear_attention.split_state",
     ),
     "softmax_shifted_eq_sum": ("attention.softmax_shifted_eq_sum",),
-    "kv_cache": (
-        "recurrence.cache_scan",
-        "recurrence.cache_final",
-        "recurrence.cache_exact",
-        "attention.kv_cache",
-    ),
+    "kv_cache": ("recurrence.cache_scan", "recurrence.cache_final", "recurrence.cache_exact", "attention.kv_cache"),
     "rope_relative": (
         "rope.rope_orthogonal",
         "rope.R_add",
@@ -59,16 +54,8 @@ PROVED: dict[str, tuple[str, ...]] = {
         "linear_attention.remove_join",
         "linear_attention.join_remove",
     ),
-    "shift": (
-        "linear_attention.shift_attend",
-        "linear_attention.shift_accepts",
-        "linear_attention.shift_split",
-    ),
-    "causality": (
-        "linear_attention.causality",
-        "linear_attention.causality_sharp",
-        "conversion.run_causal",
-    ),
+    "shift": ("linear_attention.shift_attend", "linear_attention.shift_accepts", "linear_attention.shift_split"),
+    "causality": ("linear_attention.causality", "linear_attention.causality_sharp", "conversion.run_causal"),
     "iclca": (
         "conversion.run_cat",
         "conversion.run_shift",
@@ -78,16 +65,9 @@ PROVED: dict[str, tuple[str, ...]] = {
         "conversion.conversion_defined",
         "conversion.conversion_causal",
     ),
-    "iclca_layers": (
-        "conversion.attn_cat",
-        "conversion.convert_layer_exact",
-        "conversion.convert_layer_defined",
-    ),
+    "iclca_layers": ("conversion.attn_cat", "conversion.convert_layer_exact", "conversion.convert_layer_defined"),
     "iclca_prefix": ("conversion.conversion_prefix",),
-    "iclca_bias": (
-        "conversion.bias_formula",
-        "conversion.bias_formula_rope",
-    ),
+    "iclca_bias": ("conversion.bias_formula", "conversion.bias_formula_rope"),
     "iclca_linear": ("conversion.iclca_linear",),
     "iclca_composition": (
         "conversion.absorb_cat",
@@ -95,42 +75,19 @@ PROVED: dict[str, tuple[str, ...]] = {
         "conversion.convert_cat",
         "conversion.convert_pieces",
     ),
-    "iclca_removal": (
-        "conversion.unconvert_convert",
-        "conversion.convert_unconvert",
-        "conversion.unconvert_convert1",
-    ),
-    "iclca_strength": (
-        "conversion.convert_strength1",
-        "conversion.strength_exact",
-        "conversion.strength_defined",
-    ),
-    "iclca_join": (
-        "conversion.join_layer",
-        "witnesses.joining_one_layer",
-    ),
+    "iclca_removal": ("conversion.unconvert_convert", "conversion.convert_unconvert", "conversion.unconvert_convert1"),
+    "iclca_strength": ("conversion.convert_strength1", "conversion.strength_exact", "conversion.strength_defined"),
+    "iclca_join": ("conversion.join_layer", "witnesses.joining_one_layer"),
     "iclca_gpt2_small": ("conversion.conversion_exact",),
-    "needs_causality": (
-        "witnesses.needs_causality",
-        "witnesses.one_layer_full_mask",
-    ),
-    "needs_relative_positions": (
-        "witnesses.needs_relative_positions",
-        "witnesses.positions_that_go_on",
-    ),
+    "needs_causality": ("witnesses.needs_causality", "witnesses.one_layer_full_mask"),
+    "needs_relative_positions": ("witnesses.needs_relative_positions", "witnesses.positions_that_go_on"),
     "needs_separation": (
         "witnesses.additive_separates",
         "witnesses.needs_separation",
         "witnesses.needs_separation_output",
     ),
-    "no_change_of_weights": (
-        "witnesses.no_change_of_weights",
-        "witnesses.no_change_of_weights_output",
-    ),
-    "no_projection_biases": (
-        "witnesses.no_projection_biases",
-        "witnesses.no_projection_biases_rank",
-    ),
+    "no_change_of_weights": ("witnesses.no_change_of_weights", "witnesses.no_change_of_weights_output"),
+    "no_projection_biases": ("witnesses.no_projection_biases", "witnesses.no_projection_biases_rank"),
     "joining_biases": (
         "witnesses.joining_biases_of_prompt",
         "witnesses.joining_biases",
@@ -158,10 +115,7 @@ PROVED: dict[str, tuple[str, ...]] = {
         "attention.iclaa_error",
         "feature_maps.covariant_stack",
     ),
-    "nystrom_exact": (
-        "attention.landmarks_exact",
-        "attention.iclaa_landmarks",
-    ),
+    "nystrom_exact": ("attention.landmarks_exact", "attention.iclaa_landmarks"),
     "cache_conversion": ("attention.kv_cache",),
     "recurrence_eq_sum": (
         "recurrence.after_scan",
@@ -188,39 +142,20 @@ PROVED: dict[str, tuple[str, ...]] = {
         "recurrence.convert_cat",
         "recurrence.convert_nil",
     ),
-    "dual_form": (
-        "gradient.irie_dual_form",
-        "gradient.irie_descent",
-        "gradient.irie_lsq",
-    ),
+    "dual_form": ("gradient.irie_dual_form", "gradient.irie_descent", "gradient.irie_lsq"),
     "von_oswald": (
         "von_oswald.von_oswald_prop1",
         "von_oswald.von_oswald_prediction",
         "von_oswald.stack_context",
         "von_oswald.von_oswald_deep",
     ),
-    "von_oswald_model": (
-        "von_oswald.von_oswald_deep",
-        "von_oswald.von_oswald_biases",
-    ),
-    "gd_plus_plus": (
-        "von_oswald.gdpp_layer",
-        "von_oswald.gdpp_gram",
-        "von_oswald.gdpp_spectrum",
-    ),
+    "von_oswald_model": ("von_oswald.von_oswald_deep", "von_oswald.von_oswald_biases"),
+    "gd_plus_plus": ("von_oswald.gdpp_layer", "von_oswald.gdpp_gram", "von_oswald.gdpp_spectrum"),
     "token_map": ("von_oswald.von_oswald_prop2",),
-    "pairing": (
-        "von_oswald.pairing_layer",
-        "von_oswald.von_oswald_prop3",
-    ),
+    "pairing": ("von_oswald.pairing_layer", "von_oswald.von_oswald_prop3"),
     "implicit_finetuning": ("dual.dai_icl",),
     "momentum": ("dual.dai_momentum",),
-    "ren_liu": (
-        "dual.features_gd_step",
-        "dual.ren_liu",
-        "dual.features_rate_cancels",
-        "dual.features_one_by_one",
-    ),
+    "ren_liu": ("dual.features_gd_step", "dual.ren_liu", "dual.features_rate_cancels", "dual.features_one_by_one"),
     "ren_liu_softmax": ("dual.ren_liu",),
     "ren_liu_variants": (
         "dual.features_weight_decay",

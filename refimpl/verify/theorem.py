@@ -16,11 +16,10 @@ from ..attention.feature_maps import feature_map
 from ..attention.random_features import KINDS as RANDOM_FEATURES
 from ..attention.rope import Rope, angle_table, circle_point, power_table
 from ..errors import NotDefined, choose
-from ..model.config import Config, Rotary
+from ..model.attention_layers import Config, Rotary
 from ..model.rwkv import VERSIONS as RWKV
-from ..model.token_wise import ACTIVATIONS, NORMS
-from ..model.transformer import Model, draw_model
-from ..systems import SystemArray, Degrees, Dependencies, Float
+from ..model.transformer import ACTIVATIONS, NORMS, Model, draw_model
+from ..systems import Degrees, Dependencies, Float, SystemArray
 from ..systems.array import host
 from ..systems.balls import Balls
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...attention.rope import angle_table
 from ...errors import brief
-from ...model.config import Rotary
+from ...model.attention_layers import Rotary
 from ...model.transformer import Model
 from ...systems import Float, System
 from ..safetensors import read_safetensors

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import brief
-from ...model.config import Config
+from ...model.attention_layers import Config
 from ...model.transformer import Model
 from ...systems import Float, System
 from ..safetensors import distinct, refuse

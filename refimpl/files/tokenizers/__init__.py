@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...checks import check_type, check_integer
+from ...checks import check_integer, check_type
 from .byte_pairs import Ranked, joined, words
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ...systems import floats, system_of
-from ...systems.floats import array_namespace, quiet
 from ...systems.balls import Balls
-from ...systems.multiprecision import Multiprecision
+from ...systems.floats import array_namespace, quiet
 from ...systems.formats import FORMATS
+from ...systems.multiprecision import Multiprecision
 from .sampling import attention, half_squares, indices
 
 

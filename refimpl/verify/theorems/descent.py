@@ -16,7 +16,7 @@ from ...attention.linear_attention import linear_attention, linear_attention_rec
 from ...descent import dai, irie, ren_liu, von_oswald
 from ...descent.gradient import squared_error, step
 from ...descent.patch import rank_one_patch
-from ...model.config import Config
+from ...model.attention_layers import Config
 from ...model.transformer import Model
 from ...prompt.conversion import convert
 from ...systems.floats import array_namespace, device

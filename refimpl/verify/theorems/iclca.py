@@ -17,7 +17,7 @@ import numpy as np
 
 from ...attention.feature_maps import feature_map, pair
 from ...attention.state import State, join, shift
-from ...model.config import Config, Rotary
+from ...model.attention_layers import Config, Rotary
 from ...model.token_wise import norm
 from ...model.transformer import Form, Model, keys_values, transformer
 from ...prompt.conversion import convert, unconvert

@@ -16,7 +16,7 @@ import numpy as np
 from ...attention.linear_attention import linear_attention
 from ...attention.state import State, join, shift
 from ...errors import choose
-from ...model.config import Config, Rotary
+from ...model.attention_layers import Config, Rotary
 from ...model.transformer import Model, keys_values
 from ...prompt.conversion import convert, unconvert
 from ...systems import QQ, Degrees
