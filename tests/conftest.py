@@ -1,11 +1,7 @@
 import os
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 # Exact arithmetic is slow per example and its speed varies: no deadline. Derandomised: CI runs what a user runs.
 # HYPOTHESIS_PROFILE chooses: "ci" for the run with all peers, "thorough" for a night.

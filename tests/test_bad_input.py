@@ -16,7 +16,6 @@ import array_api_strict as strict
 import ml_dtypes
 import numpy as np
 import pytest
-from test_random_features import WORDS
 
 import refimpl as ri
 from refimpl import (
@@ -43,6 +42,7 @@ from refimpl.descent.patch import rank_one_patch
 from refimpl.descent.ren_liu import Attended
 from refimpl.files import checkpoint
 from refimpl.files import safetensors as files
+from tests.attention.test_random_features import WORDS
 
 F = ri.Float()
 
