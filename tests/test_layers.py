@@ -7,16 +7,14 @@ lists can only shrink.
 from __future__ import annotations
 
 import ast
-import functools
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 
-import refimpl
+from tests.helpers.source import ROOT, imported, is_package, modules
 
-ROOT = Path(refimpl.__file__).parent
 # from the lowest to the highest; the modules of one line may import each other
 LAYERS = (
     ("errors", "packages", "arrays", "nano"),
@@ -50,38 +48,11 @@ NAMED_TWICE = """apart attention certificate check check_dtype code_of cut degre
 ONE_PAGE = {"attention", "convert", "layer", "rotate", "transformer"}
 
 
-@functools.cache
-def modules(root: Path) -> dict[str, ast.Module]:
-    """The modules below root by name, as in "attention.rope". A package has the name of its folder, the root has ""."""
-    paths = {path.relative_to(root).with_suffix("").parts: path for path in sorted(root.rglob("*.py"))}
-    return {".".join(p for p in parts if p != "__init__"): ast.parse(path.read_text()) for parts, path in paths.items()}
-
-
-def is_package(name: str) -> bool:
-    return (ROOT / name.replace(".", "/")).is_dir()
-
-
-def imports(name: str, tree: ast.Module) -> set[str]:
-    """The full names that a module imports: at the top, within functions, for types, or by a string."""
-    here = ["refimpl", *name.split(".")] if name else ["refimpl"]
-    package = here if is_package(name) else here[:-1]
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            start = package[: len(package) + 1 - node.level] if node.level else []
-            found |= {".".join([*start, *filter(None, [node.module]), alias.name]) for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            found |= {ast.literal_eval(arg) for arg in node.args if isinstance(arg, ast.Constant)}
-    return found
-
-
 def graph(root: Path) -> dict[str, set[str]]:
     """module: the modules of the package that it imports."""
     known, edges = modules(root), {}
     for name, tree in known.items():
-        ours = {full.partition(".")[2] for full in imports(name, tree) if full.split(".")[0] == "refimpl"}
+        ours = {full.partition(".")[2] for _, full in imported(name, tree) if full.split(".")[0] == "refimpl"}
         # a name that is imported is a module, or stands in one
         edges[name] = {target if target in known else target.rpartition(".")[0] for target in ours} - {name}
     return edges
