@@ -60,14 +60,18 @@ def test_ci_runs_the_commands_of_the_readme():
 
 @pytest.mark.parametrize("where", ["in a test", "at import"])
 def test_with_no_skip_a_skip_is_a_failure(where, tmp_path):
-    (tmp_path / "conftest.py").write_text((ROOT / "tests/conftest.py").read_text())
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     bodies = {"in a test": 'def test(): pytest.skip("why")', "at import": 'pytest.importorskip("no_such_library")'}
     (tmp_path / "test_it.py").write_text(f"import pytest\n{bodies[where]}\n")
 
     def status(**env):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
         run = subprocess.run(
-            command, cwd=tmp_path, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True
+            command,
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **env},
+            capture_output=True,
+            text=True,
         )
         return run.returncode, run.stdout
 

@@ -1,0 +1,235 @@
+"""The proofs, their table, the registry and the library speak of the same theorems; and the audit would see an assumption.
+
+With Coq installed and REFIMPL_COQ=1, the audit is also run on proofs that assume something, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refimpl.verify import formal
+from refimpl.verify.registry import THEOREMS
+from refimpl.verify.report import table
+from tests.helpers.coq import PROOFS, with_coq
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(PROOFS))
+audit = importlib.import_module("audit")
+ROOMS = re.search(r"^ROOMS := ((?:.*\\\n)*.*)", (PROOFS / "Makefile").read_text(), re.M)[1].replace("\\\n", " ").split()  # type: ignore[index]
+WRITTEN = [room for room in ROOMS if not room.startswith("instances")]
+
+
+def statements(kinds: str) -> set[str]:
+    found = set()
+    for room in WRITTEN:
+        text = audit.without_comments((PROOFS / f"{room}.v").read_text(encoding="utf-8"))
+        found |= {f"{room}.{name}" for name in re.findall(rf"^\s*(?:{kinds})\s+([\w']+)", text, re.M)}
+    return found
+
+
+def rows() -> list[list[str]]:
+    """The table of proofs/README.md: words, Coq, Python, test, registry."""
+    lines = (PROOFS / "README.md").read_text(encoding="utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| theorem | Coq |"))
+    found = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split(" | ")])
+    return found
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_every_room_is_built_and_every_file_is_a_room() -> None:
+    assert {path.stem for path in PROOFS.glob("*.v")} == set(WRITTEN) and len(WRITTEN) >= 10
+
+
+def test_the_table_has_every_theorem_once_and_nothing_else() -> None:
+    named = [name for row in rows() for name in quoted(row[1])]
+    assert len(named) == len(set(named))
+    assert set(named) == statements("Theorem|Corollary")
+
+
+def test_table_and_registry_agree() -> None:
+    told: dict[str, set[str]] = {}
+    for row in rows():
+        for name in quoted(row[4]):
+            told.setdefault(name, set()).update(quoted(row[1]))
+    assert told == {name: set(proofs) for name, proofs in formal.PROVED.items()}
+
+
+def test_every_theorem_of_the_registry_is_proved_or_says_why_not() -> None:
+    assert set(formal.PROVED) | set(formal.NOT_PROVED) == set(THEOREMS) and set(formal.IN_PART) <= set(formal.PROVED)
+    assert not set(formal.PROVED) & set(formal.NOT_PROVED) and all(formal.NOT_PROVED.values())
+    assert all(
+        THEOREMS[name].ways in (("probe",), ("oracle",)) or THEOREMS[name].needs[0] == "real"
+        for name in formal.NOT_PROVED
+    )
+
+
+def test_functions_and_tests_of_the_table_exist() -> None:
+    for row in rows():
+        assert len(row) == 5 and row[0].endswith("."), row
+        for name in quoted(row[2]):
+            module, _, attribute = name.rpartition(".")
+            found = getattr(importlib.import_module(f"refimpl.{module}"), attribute)
+            assert callable(found) and getattr(found, "__module__", "") == f"refimpl.{module}", name
+        assert all((ROOT / "tests" / file).is_file() for file in quoted(row[3])), row
+
+
+def audited(home: Path, **changed: Any) -> Path:
+    """Proofs of one room, as an audit leaves them."""
+    (home / "_build").mkdir(parents=True)
+    (home / "room.v").write_text("Lemma one : 1 = 1. Proof. reflexivity. Qed.\n")
+    found = {
+        "room.v": formal.hashlib.sha256((home / "room.v").read_bytes()).hexdigest(),
+        "instances.v": "any",
+        "refimpl": formal.source(),
+    }
+    (home / "_build" / "audited.json").write_text(changed.get("text") or json.dumps(found | changed))
+    return home
+
+
+def test_status_knows_whether_coq_was_run_on_these_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def status(*homes: Path) -> str:
+        monkeypatch.setattr(formal, "homes", lambda: homes)
+        return formal.status()
+
+    monkeypatch.setattr(formal, "PROVED", {"iclca": ("room.one",)})
+    good, bad, torn = (
+        audited(tmp_path / "a"),
+        audited(tmp_path / "b", **{"room.v": "0"}),
+        audited(tmp_path / "c", text="["),
+    )
+    changed, never = (
+        "proofs or library changed since make -C proofs audit",
+        "Coq was not run on this machine (make -C proofs audit)",
+    )
+    assert status(good) == status(torn, good) == ""
+    assert status(bad) == status(audited(tmp_path / "d", refimpl="0")) == changed
+    assert status(tmp_path) == status(torn) == status(audited(tmp_path / "e", text="5")) == never
+    (good / "other.v").write_text("")
+    assert status(good) == changed
+    (good / "room.v").unlink()
+    assert status(good) == never
+    (empty := tmp_path / "f" / "_build").mkdir(parents=True)
+    (empty / "audited.json").write_text("{}")
+    assert status(tmp_path / "f") == never
+
+
+def test_rows_of_the_table_say_what_coq_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["iclca", "exact_probes"]
+    monkeypatch.setattr(formal, "status", lambda: "")
+    proved, none = formal.formal(names)
+    assert (proved.verdict, proved.system, none.verdict) == (
+        "PROVED",
+        "Coq",
+        "N/A",
+    ) and "conversion_exact" in proved.evidence
+    assert (
+        formal.formal(["pairing"])[0].verdict == "IN PART"
+        and "in part (for all x first" in formal.formal(["pairing"])[0].evidence
+    )
+    lines = table(
+        [replace(proved, system="Q", verdict="EXACT"), replace(none, system="Q")], [proved, none]
+    ).splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["iclca", "Coq", "PROVED"], ["iclca", "Q", "EXACT"]]
+    assert "n/a: exact_probes in Coq, Q: it is about rounding" in lines[3]
+    monkeypatch.setattr(formal, "status", lambda: "no Coq")
+    assert formal.formal(names)[0].verdict == "NOT CHECKED" and formal.formal(names)[0].evidence.endswith("; no Coq")
+
+
+# The audit sees what is assumed
+
+GOOD = "(* Axiom (* nested *) Admitted. *)\nLemma one : 1 = 1. Proof. reflexivity. Qed.\n"
+PLANTED = {
+    "axiom": ("Axiom two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.", "room.v: Axiom"),
+    "variable outside a section": (
+        "Variable two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.",
+        "assumed: icl.room.two",
+    ),
+    "admitted lemma": ("Lemma two : 1 = 2. Proof. Admitted.", "room.v: Admitted"),
+    "guard check off": (
+        "Unset Guard Checking.\nFixpoint loop (n : nat) : False := loop n.\nLemma two : 1 = 2. Proof. destruct (loop 0). Qed.",
+        "room.v: Guard Checking",
+    ),
+    "positivity check off": (
+        "Unset Positivity Checking.\nInductive T := C : (T -> nat) -> T.",
+        "room.v: Positivity Checking",
+    ),
+    "property": (
+        "Require Import Classical.\nProperty two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed.",
+        "Property",
+    ),
+    "hidden in a module": (
+        "Require Import Classical.\nModule Hidden. Theorem two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed. End Hidden.\n"
+        "Theorem two : 2 = 2. Proof. reflexivity. Qed.",
+        "two is there twice",
+    ),
+    "not first on its line": (
+        "Require Import Classical. Theorem two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed.",
+        "assumed: Coq.Logic.Classical_Prop.classic",
+    ),
+    "after a string that looks like a comment": (
+        'Require Import String Classical.\nDefinition s := "(*"%string.\n'
+        "Theorem two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed.",
+        "a comment within a string",
+    ),
+    "axiom of a library": (
+        "Require Import Coq.Logic.Classical.\nLemma two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed.",
+        "something is assumed",
+    ),
+}
+
+
+def build(home: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """The project's own Makefile and audit, on one room."""
+    shutil.copy(PROOFS / "audit.py", home)
+    make = re.sub(r"^ROOMS := (?:.*\\\n)*.*", "ROOMS := room", (PROOFS / "Makefile").read_text(), flags=re.M)
+    (home / "Makefile").write_text(make)
+    (home / "room.v").write_text(text)
+    return subprocess.run(
+        ["make", "-C", str(home), "audit", f"PYTHON={sys.executable}"], capture_output=True, text=True, check=False
+    )
+
+
+def test_audit_accepts_what_is_proved(tmp_path: Path) -> None:
+    with_coq()
+    done = build(tmp_path, GOOD)
+    assert done.returncode == 0 and "1 of 1 definitions and statements" in done.stdout, done.stdout + done.stderr
+    assert json.loads((tmp_path / "_build" / "audited.json").read_text()).keys() == {"room.v", "refimpl"}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_audit_rejects_what_is_assumed(name: str, tmp_path: Path) -> None:
+    with_coq()
+    text, said = PLANTED[name]
+    done = build(tmp_path, GOOD + text + "\n")
+    assert done.returncode != 0 and said in done.stderr, done.stdout + done.stderr
+    assert not (tmp_path / "_build" / "audited.json").exists()
+
+
+@pytest.mark.parametrize("log", ["", "  icl.room.two\n* Constants/Inductives relying on type-in-type: <none>"])
+def test_audit_reads_the_checkers_log(log: str) -> None:
+    assert audit.checker(log)
+
+
+def test_words_that_assume_are_seen_outside_comments_only() -> None:
+    seen: Any = re.findall(
+        rf"\b(?:{audit.ASSUMING})\b",
+        audit.without_comments("(* Axiom *) Parameter x : nat. (* (* admit *) *) Admitted."),
+    )
+    assert seen == ["Parameter", "Admitted"]

@@ -1,0 +1,153 @@
+"""The package in layers: imports go downwards only, in no circle, and no public name is defined twice.
+
+Every list of exceptions is exact: an exception that is no longer needed fails too, so that the
+lists can only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from tests.helpers.source import ROOT, imported, is_package, modules
+
+# from the lowest to the highest; the modules of one line may import each other
+LAYERS = (
+    ("errors", "packages", "arrays", "nano"),
+    ("systems",),
+    ("checks",),
+    ("attention",),
+    ("model",),
+    ("prompt",),
+    ("descent",),
+    ("files",),
+    ("verify",),
+    ("cli",),
+    ("", "__main__"),  # the package itself
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+# Today's exceptions
+UPWARD = {"attention.random_features -> model.token_wise", "prompt.fidelity -> files.checkpoint"}
+CYCLES = {
+    frozenset({"systems.floats", "systems.rounded"}),
+    frozenset({"cli.convert", "cli.main"}),
+    frozenset({"files.tokenizers", "files.tokenizers.tokenizer_files"}),
+}
+LONG_INTRODUCTIONS = {"descent", "prompt.compression", "systems"}
+NAMED_TWICE = """apart attention certificate check check_dtype code_of cut degree described digits drawn dual_form embed
+    features first half_squares identity indices instance integers join joined judged matmul more_cases more_models
+    named no_text parts pieces placed plain plan problem recording run shape shift split step sums through_layers
+    tokens unembed unit words written"""
+
+# These stay: nano.py has the library's names because "the library equals nano" is a theorem.
+ONE_PAGE = {"attention", "convert", "layer", "rotate", "transformer"}
+
+
+def graph(root: Path) -> dict[str, set[str]]:
+    """module: the modules of the package that it imports."""
+    known, edges = modules(root), {}
+    for name, tree in known.items():
+        ours = {full.partition(".")[2] for _, full in imported(name, tree) if full.split(".")[0] == "refimpl"}
+        # a name that is imported is a module, or stands in one
+        edges[name] = {target if target in known else target.rpartition(".")[0] for target in ours} - {name}
+    return edges
+
+
+def level(name: str) -> int:
+    return LEVEL[name.split(".")[0]]
+
+
+def upward(root: Path) -> set[str]:
+    return {f"{a} -> {b}" for a, targets in graph(root).items() for b in targets if level(b) > level(a)}
+
+
+def cycles(root: Path) -> set[frozenset[str]]:
+    """The sets of modules of which each imports, through others, every other."""
+    edges = graph(root)
+
+    def reached(start: str) -> set[str]:
+        found, new = set(), {start}
+        while new:
+            found |= new
+            new = set().union(*(edges[name] for name in new)) - found
+        return found
+
+    below = {name: reached(name) for name in edges}
+    groups = {frozenset(b for b in below[a] if a in below[b]) for a in edges}
+    return {group for group in groups if len(group) > 1}
+
+
+def defined_twice(root: Path) -> dict[str, set[str]]:
+    """Public functions and classes of more than one module."""
+    places = defaultdict(set)
+    for module, tree in modules(root).items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(module)
+    return {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_imports_go_downwards() -> None:
+    assert upward(ROOT) == UPWARD
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles(ROOT) == CYCLES
+
+
+def test_nano_imports_nothing_of_the_package() -> None:
+    assert graph(ROOT)["nano"] == set()
+
+
+def test_a_public_name_is_defined_once() -> None:
+    twice = defined_twice(ROOT)
+    assert {name for name, places in twice.items() if len(places - {"nano"}) > 1} == set(NAMED_TWICE.split())
+    assert {name for name, places in twice.items() if "nano" in places} == ONE_PAGE
+
+
+def test_a_package_is_introduced_in_one_sentence() -> None:
+    """Its docstring begins with one line that ends with a full stop and has no other; a table may follow."""
+    long = set()
+    for name, tree in modules(ROOT).items():
+        if is_package(name):
+            first, *rest = (ast.get_docstring(tree) or "").split("\n")
+            if not first.endswith(".") or ". " in first or len(first) > 97 or rest[:1] not in ([], [""]):
+                long.add(name)
+    assert long == LONG_INTRODUCTIONS
+
+
+def test_import_refimpl_brings_no_slow_packages() -> None:
+    unwanted = ("refimpl.verify", "scipy", "mpmath", "flint", "gmpy2", "torch", "jax", "cupy", "matplotlib")
+    code = f"import sys, refimpl; print(*(name for name in {unwanted} if name in sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    assert run.stdout.split() == []
+
+
+# Every check above, seen to fail
+PLANTED = {
+    "attention.rope": "from ..verify import check",
+    "checks": "def late():\n    from .model.attention_layers import Config",
+    "systems.floats": "if TYPE_CHECKING:\n    from ..attention import rope",
+    "errors": "import refimpl.systems.array",
+    "model.config": "importlib.import_module('refimpl.cli.main')",
+    "descent.dai": "import refimpl as ri",
+    "files.safetensors": "from refimpl import State",
+    "nano": "from .systems import QQ",
+    # a circle, and a second name
+    "systems.array": "def late():\n    from .dual import Dual\n\ndef rotate():\n    pass",
+}
+
+
+def test_planted_imports_and_names_are_seen(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(ROOT, tmp_path / "refimpl"))
+    for name, lines in PLANTED.items():
+        with (copy / f"{name.replace('.', '/')}.py").open("a") as file:
+            file.write(f"\n{lines}\n")
+    assert {edge.split(" -> ")[0] for edge in upward(copy) - upward(ROOT)} == set(PLANTED) - {"systems.array"}
+    assert any({"systems.array", "systems.dual"} <= group for group in cycles(copy))
+    assert "systems.array" in defined_twice(copy)["rotate"]
