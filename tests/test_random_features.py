@@ -23,7 +23,7 @@ from test_backends import BACKENDS, kept
 import refimpl as ri
 from refimpl import MP, QQ, Float, NotDefined, Rope, RunningError, balls
 from refimpl.attention.feature_error import mean_squared_error
-from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features
+from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features, same_draw
 from refimpl.attention.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name
@@ -732,3 +732,36 @@ WORDS = [
 def test_words(call, kind, words):
     with says(kind, words):
         call()
+
+
+# Files.
+
+
+@all_kinds
+def test_a_map_goes_into_a_file_and_back(kind):
+    """Drawn from a seed and turned; and with directions of its own, if it has any."""
+    width, phi = 4, drawn(kind, 6, 4, seed=3)
+    rope, x = Rope(ri.angle_table(F, width), "half", "before"), F.random((5, width), 0)
+    S = np.ones((phi.features(width), 2))
+    turned = phi if kind == "taylor" else phi.rotated(rope, 7)
+    own = RandomFeatures(kind, phi.omega, phi.A)
+    assert turned.arrays() == {} and list(own.arrays()) == ([] if kind == "taylor" else ["omega"])
+    for one in (phi, turned, own):
+        again = RandomFeatures.from_metadata(one.metadata(), one.arrays(), S, rope, width)
+        assert np.array_equal(again(x), one(x)) and again.metadata() == one.metadata() and again.nbytes == one.nbytes
+        assert same_draw(again, one) == (one.seed is not None)
+    assert phi.nbytes == (0 if kind == "taylor" else 24 if kind == "favor++" else 16)
+    assert own.nbytes == sum(w.nbytes for w in own.arrays().values()) + 8 * (kind == "favor++")
+    for changed, message in (
+        ({"A": "-1/0"}, "`A` must be a fraction such as '-1/8', got '-1/0'"),
+        ({"omega": "0"}, "`omega` must be the digest of the directions of seed 3, got another"),
+        ({"seed": -1}, "`seed` must be an integer between 0 and"),
+    ):
+        if kind != "taylor" or "A" in changed:
+            with says(ValueError, message):
+                RandomFeatures.from_metadata(phi.metadata() | changed, {}, S, rope, width)
+    if kind != "taylor":
+        with says(ValueError, "`b_omega` must not be there for directions drawn from a seed, got both"):
+            RandomFeatures.from_metadata(phi.metadata(), own.arrays(), S, rope, width)
+        with says(ValueError, "`turn` must be 0 in a model without RoPE, got 7"):
+            RandomFeatures.from_metadata(turned.metadata(), {}, S, None, width)

@@ -150,7 +150,7 @@ def test_the_published_logits(version: str, form: str) -> None:
 
 
 def transcribed_7(w: dict[str, Any], ids: list[int]) -> Any:
-    """RWKV-7 token by token from the tensors of the file, by its authors' formulas. It shares nothing with the library."""
+    """RWKV-7 token by token from the tensors of the file, by its authors' formulas; no line of the library is used."""
     layers, (heads, d) = (
         1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks")),
         w["blocks.0.att.r_k"].shape,

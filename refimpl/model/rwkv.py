@@ -11,7 +11,7 @@ each layer, and a text read from there is read as if the prompt stood before it.
 | W_R, W_K, W_V, W_G, W_O | receptance, key, value, gate, output | of time mixing; (in, out), tokens are rows |
 | mix_R … mix_G | time_mix_r … (4, 5), x_r … (7) | share of the token itself (4, 5); of the one before it (7) |
 | decay | time_decay; w0 | 4: log of the decay, −exp(w); 5: the decay, exp(−exp(w)); 7: before sigmoid and exp |
-| bonus | time_first, time_faaaa; r_k | 4: an exponent; 5: a factor (5.1: one a head); 7: a factor outside of the state |
+| bonus | time_first, time_faaaa; r_k | 4: an exponent; 5: a factor (5.1: one a head); 7: a factor outside the state |
 | gain_heads, offset_heads | ln_x | norm of each head's output |
 | W_decay_1, W_decay_2 | w1, w2 | 7: a decay for each token, of low rank |
 | rate, W_rate_1, W_rate_2 | a0, a1, a2 | 7: how much of the old value at a key is replaced |
