@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays import Array
 from ..checks import integer as check_integer
@@ -17,7 +18,7 @@ from ..checks import shape as check_shape
 from ..errors import choose
 from ..systems import floats
 from ..systems.fast import quiet
-from .random_features import BLOCKS, KINDS, Floats, best_A, check_feature_count, check_statistic
+from .random_features import BLOCKS, KINDS, best_A, check_feature_count, check_statistic
 
 
 def mean_squared_error(kind: str, x: Array, y: Array, r: int | None, *, a: float | None = None) -> Any:
@@ -67,7 +68,7 @@ def mean_squared_error(kind: str, x: Array, y: Array, r: int | None, *, a: float
         return np.exp(plus + 2 * u) * spread / r
 
 
-def block_covariance(a: Floats, d: int, kind: str) -> Floats:
+def block_covariance(a: NDArray[np.float64], d: int, kind: str) -> NDArray[np.float64]:
     """The covariance of exp(ω_1·z) and exp(ω_2·z) over the square of their mean, in one block, |z|² = a.
 
         Σ_{l≥1} N_l P_l(κ) m_l²,   κ = 0 or −1/(d−1),

@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays import Array
 from ..checks import instance as check_type
@@ -28,8 +29,6 @@ from ..systems.array import array_namespace
 from ..systems.fast import itemsize
 from .feature_maps import outer
 from .rope import Rope, rotate
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 KINDS = ("positive", "hyperbolic", "trigonometric", "favor++", "orthogonal", "simplex", "taylor")
 PAIRS = ("hyperbolic", "trigonometric")  # two features for each direction
@@ -243,7 +242,7 @@ def random_features(
     return RandomFeatures(kind, omega, A, seed, unturned=omega)
 
 
-def draw_directions(kind: str, n: int, d: int, rng: np.random.Generator) -> Floats:
+def draw_directions(kind: str, n: int, d: int, rng: np.random.Generator) -> NDArray[np.float64]:
     if kind not in BLOCKS:
         return rng.standard_normal((n, d))
     Q = orthonormal_rows(rng.standard_normal((-(-n // d), d, d)))
@@ -252,7 +251,7 @@ def draw_directions(kind: str, n: int, d: int, rng: np.random.Generator) -> Floa
     return (D * V).reshape(-1, d)[:n]
 
 
-def orthonormal_rows(G: Floats) -> Floats:
+def orthonormal_rows(G: NDArray[np.float64]) -> NDArray[np.float64]:
     """Gram and Schmidt, row by row and each twice, on (..., d, d): of Gaussian rows, Haar's law.
 
     By sums and products of NumPy alone: LAPACK's last bits depend on the processor, and a seed must

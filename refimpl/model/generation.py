@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checks import instance as check_type
 from ..checks import integer as check_integer
 from ..checks import token_ids as check_token_ids
 from ..systems import floats, require, system_of
 from .transformer import Model, transformer
-
-Ids = np.ndarray[Any, np.dtype[np.int64]]
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, seed: int = 0) -> Iterator[int]:
@@ -34,7 +32,7 @@ def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, se
     return sample_tokens(*read_tokens(model, ids), tokens, temperature, seed)
 
 
-def check_arguments(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> Ids:
+def check_arguments(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> NDArray[np.int64]:
     """The text as ids, if all arguments of `generate` are in order."""
     check_integer("generate", "tokens", tokens, least=0)
     check_integer("generate", "seed", seed, least=0)
@@ -45,7 +43,7 @@ def check_arguments(model: Model, text: Any, tokens: int, temperature: float, se
     c = model.config
     if not c.vocabulary:
         raise ValueError("generate: `model` must have a vocabulary, got one from vectors to vectors")
-    ids: Ids | None = check_token_ids("generate", "text", text, c.vocabulary)
+    ids: NDArray[np.int64] | None = check_token_ids("generate", "text", text, c.vocabulary)
     if ids is None or ids.ndim != 1 or not len(ids):
         got = "vectors" if ids is None else "none" if ids.ndim == 1 else f"a batch of shape {ids.shape}"
         raise ValueError(f"generate: `text` must be one text of token ids, one or more, got {got}")
@@ -56,7 +54,7 @@ def check_arguments(model: Model, text: Any, tokens: int, temperature: float, se
     return ids
 
 
-def read_tokens(model: Model, ids: Ids) -> tuple[Floats, Model]:
+def read_tokens(model: Model, ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], Model]:
     """The logits of the next token, (vocabulary,) in float64, and the model that carries the text."""
     logits, states = transformer(model, ids)
     if logits.ndim != 2:
@@ -64,7 +62,9 @@ def read_tokens(model: Model, ids: Ids) -> tuple[Floats, Model]:
     return floats(logits[-1, :]), model.carrying(states)
 
 
-def sample_tokens(logits: Floats, model: Model, tokens: int, temperature: float, seed: int) -> Iterator[int]:
+def sample_tokens(
+    logits: NDArray[np.float64], model: Model, tokens: int, temperature: float, seed: int
+) -> Iterator[int]:
     """The ids that follow the text which `read_tokens` has read."""
     rng = np.random.default_rng(seed)
     for left in reversed(range(tokens)):
@@ -74,7 +74,7 @@ def sample_tokens(logits: Floats, model: Model, tokens: int, temperature: float,
             logits, model = read_tokens(model, np.array([token]))
 
 
-def choose_token(logits: Floats, temperature: float, rng: np.random.Generator) -> int:
+def choose_token(logits: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> int:
     """The likeliest id at temperature 0, else one drawn from softmax(logits / temperature)."""
     if not temperature:
         return int(np.argmax(logits))
