@@ -1,23 +1,32 @@
 """Random features for the softmax kernel SM(x, y) = exp(x·y): maps φ with E φ(x)·φ(y) = SM(x, y).
 
-Attention at the usual scale takes x = q/d^¼ and y = k/d^¼. Everywhere r counts the features that come out: trigonometric and
-hyperbolic maps make two of each direction, so theirs are r/2 directions (where papers count pairs, their r is half of ours).
-Papers are cited as read in notes on them.
+Attention at the usual scale takes x = q/d^¼ and y = k/d^¼. Everywhere r counts the features that come
+out. Trigonometric and hyperbolic maps make two of each direction, and so have r/2 directions (where
+papers count pairs, their r is half of ours). Papers are cited as read in notes on them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..checks import check_integer, check_shape, check_type, common_namespace
+from ..arrays import Array
+from ..checks import check_type
+from ..checks import check_integer
+from ..checks import common_namespace
+from ..checks import check_shape
 from ..errors import NotDefined, brief, choose
-from ..systems import System, require
-from ..systems.floats import array_namespace, constant, require_of
+from ..systems import System, SystemArray, floats, require, system_of
+from ..systems.array import array_namespace
+from ..systems.floats import itemsize
 from .feature_maps import outer
 from .rope import Rope, rotate
 
@@ -38,19 +47,22 @@ class RandomFeatures:
         simplex         as positive, in each block of d the directions at cosines −1/(d−1)
         taylor          [1, x, vec(xxᵀ)/√2], no chance: φ(x)·φ(y) = 1 + u + u²/2, u = x·y
 
-    omega : (..., r, d), or (..., r/2, d) where two features come of a direction; None for taylor      A : 0 but for favor++
-    seed, turn : where `random_features` drew ω, and how many positions it was turned since; None: ω comes from elsewhere
+    omega : (..., r, d), or (..., r/2, d) where a direction has two features; None for taylor
+    A : 0 except for favor++
+    seed, turn, unturned : the seed from which `random_features` drew ω, by how many positions ω was
+        turned since, and ω before that; without a seed ω comes from elsewhere
     Needs    real
-    Source   Rahimi and Recht 2007 (trigonometric), Choromanski et al. 2021 (positive, hyperbolic, orthogonal), Likhosherstov et al.
-             2022 (favor++), Reid et al. 2023 (simplex), Arora et al. 2024 (taylor: Based, of x that is scaled already)
+    Source   Rahimi and Recht 2007 (trigonometric), Choromanski et al. 2021 (positive, hyperbolic,
+             orthogonal), Likhosherstov et al. 2022 (favor++), Reid et al. 2023 (simplex), Arora et
+             al. 2024 (taylor: Based, of x that is scaled already)
     """
 
     kind: str
-    omega: Any
+    omega: Array | None
     A: Fraction | float = 0
     seed: int | None = None
     turn: int = 0
-    drawn: Any = None  # ω before it turned: to turn it by a and then by b is to turn it by a + b, bit for bit
+    unturned: Array | None = None
 
     needs = "real"
 
@@ -82,17 +94,17 @@ class RandomFeatures:
         """How many come out."""
         return 1 + d + d * d if self.omega is None else self.omega.shape[-2] * (2 if self.kind in PAIRS else 1)
 
-    def log(self, x: Any, /) -> tuple[Any, Any]:
+    def log(self, x: Array, /) -> tuple[Array, Array]:
         """(f, c) with φ(x) = f · exp(c): finite where φ(x) itself would overflow or vanish.
 
-        x : (..., n, d)    ->  f : (..., n, r), all 1 if φ is positive;  c : (..., n, r), or (..., n, 1) if it is not
+        x : (..., n, d)    ->  f : (..., n, r);  c : (..., n, r) and f = 1 if φ is positive, else (..., n, 1)
         """
         xp = common_namespace("RandomFeatures", x=x, **({} if self.omega is None else {"omega": self.omega}))
-        require_of(x, "real", f"a map to {self.name}")
-        d = "width" if self.omega is None else self.omega.shape[-1]
-        check_shape("RandomFeatures", "x", x, "tokens", d, like="" if self.omega is None else "to match `omega`")
+        require(system_of(x), "real", f"a map to {self.name}")
+        width, like = ("width", "") if self.omega is None else (self.omega.shape[-1], "to match `omega`")
+        check_shape("RandomFeatures", "x", x, "tokens", width, like=like)
         one, half = xp.ones_like(x[..., :1]), xp.sum(x * x, axis=-1, keepdims=True) / 2
-        if self.kind == "taylor":
+        if self.omega is None:
             return xp.concat([one, x, outer(x, x) / xp.sqrt(one + one)], axis=-1), xp.zeros_like(one)
         p = xp.matmul(x, xp.matrix_transpose(self.omega))  # (..., n, directions)
         if self.kind == "trigonometric":
@@ -101,56 +113,114 @@ class RandomFeatures:
             p = xp.concat([p, -p], axis=-1)
         if self.kind == "favor++":
             A, s = constant(x, Fraction(self.A)), one * constant(x, 1 - 4 * Fraction(self.A))
-            p = (
-                A * xp.sum(self.omega * self.omega, axis=-1)[..., None, :]
-                + xp.sqrt(s) * p
-                + xp.log(s) * x.shape[-1] / 4
-            )
+            squares = xp.sum(self.omega * self.omega, axis=-1)[..., None, :]
+            p = A * squares + xp.sqrt(s) * p + xp.log(s) * x.shape[-1] / 4
         c = p - half - xp.log(one * p.shape[-1]) / 2
         return xp.ones_like(c), c
 
-    def __call__(self, x: Any, /) -> Any:
+    def __call__(self, x: Array, /) -> Array:
         """φ(x) = f · exp(c), (..., n, d) -> (..., n, r)."""
         f, c = self.log(x)
         return f * array_namespace(x).exp(c)
 
     def rotated(self, rope: Rope, by: int) -> RandomFeatures:
-        """The map with directions R_by ω, through which a state is read that was shifted by `by`: neither S nor z is touched.
+        """The map with directions R_by ω. It reads a state that was shifted by `by`, with S and z as they are.
 
             φ_{Rω}(R x) = φ_ω(x)
 
-        Needs    RoPE before the kernel; a map of ω·x, |ω| and |x| alone, so not taylor.  Gaussian, Haar and simplex laws stay what they are
+        A turn by a and then by b is a turn of the drawn ω by a + b, bit for bit.
+        Needs    RoPE before the kernel; a map of ω·x, |ω| and |x| alone, so not taylor. The laws of
+                 the directions (Gaussian, Haar, simplex) do not change
         Source   our derivation
         """
         who = "RandomFeatures.rotated"
         check_type(who, "rope", rope, Rope)
         if rope.placement != "before":
             raise NotDefined(
-                f"{who}: directions turn under RoPE before the kernel; under RoPE after φ the state itself turns, by shift"
+                f"{who}: directions turn under RoPE before the kernel; "
+                "under RoPE after φ the state itself turns, by shift"
             )
         if self.omega is None:
             raise NotDefined(f"{who}: {self.name} have no directions to turn; keep running positions")
         check_integer(who, "by", by)
-        base, angle = (self.omega, by) if self.drawn is None else (self.drawn, self.turn + by)
-        return replace(self, omega=rotate(base, *rope.table([angle]), layout=rope.layout), turn=self.turn + by)
+        start, angle = (self.omega, by) if self.unturned is None else (self.unturned, self.turn + by)
+        return replace(self, omega=rotate(start, *rope.table([angle]), layout=rope.layout), turn=self.turn + by)
+
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> RandomFeatures:
+        """The same with f(x, how many axes are its own) for every array x."""
+        return self if self.omega is None else replace(self, omega=f(self.omega, 2))
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that a file must hold: none if ω can be drawn again from its seed."""
+        return {} if self.omega is None or self.seed is not None else {"omega": self.omega}
+
+    def metadata(self) -> dict[str, Any]:
+        """What a file must say of the map besides its arrays; of ω drawn from a seed also a digest."""
+        found: dict[str, Any] = {"map": self.kind, "A": str(Fraction(self.A))}
+        if self.seed is None:
+            return found
+        digest = hashlib.sha256(floats(self.unturned).astype("<f8").tobytes()).hexdigest()
+        return found | {"seed": self.seed, "turn": self.turn, "omega": digest}
+
+    @classmethod
+    def from_metadata(
+        cls, metadata: Mapping[str, Any], arrays: Mapping[str, Array], S: Array, rope: Rope | None, width: int
+    ) -> RandomFeatures:
+        """The map that a file describes, of which nothing is believed; ω is drawn again if there is a seed.
+
+        arrays : {"omega": ω}, or none      S : (..., r, m), read through the map      width : of a key
+        """
+        kind, omega = str(metadata.get("map")), arrays.get("omega")
+        ratio = re.fullmatch(r"(-?\d{1,400})(?:/(\d{1,400}))?", str(metadata.get("A")))
+        if not ratio or not int(ratio[2] or 1):
+            raise ValueError(f"`A` must be a fraction such as '-1/8', got {brief(metadata.get('A'))}")
+        A = Fraction(int(ratio[1]), int(ratio[2] or 1))
+        if kind == "taylor" or "seed" not in metadata:
+            return cls(kind, omega, A)
+        if omega is not None:
+            raise ValueError("`b_omega` must not be there for directions drawn from a seed, got both")
+        seed = check_integer("metadata", "seed", metadata["seed"], least=0, most=2**64 - 1)
+        turn = check_integer("metadata", "turn", metadata.get("turn"), least=-(2**53), most=2**53)
+        law = "positive" if kind == "favor++" else kind  # the same directions
+        omega = random_features(law, S.shape[-2], width, seed=seed, system=system_of(S)).omega
+        phi = cls(kind, omega, A, seed, unturned=omega)
+        if phi.metadata()["omega"] != metadata.get("omega"):
+            raise ValueError(
+                f"`omega` must be the digest of the directions of seed {seed}, got another: "
+                "drawn by another library, or changed"
+            )
+        if turn and rope is None:
+            raise ValueError(f"`turn` must be 0 in a model without RoPE, got {turn}")
+        return phi.rotated(rope, turn) if rope is not None and turn else phi
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a file needs for the map: its arrays; or a seed and a turn, 8 bytes each; and A."""
+        arrays = sum(math.prod(x.shape) * itemsize(x) for x in self.arrays().values())
+        return arrays + 16 * (self.seed is not None) + 8 * (self.A != 0)
 
 
-def same_draw(a: Any, b: Any) -> bool:
+def constant(x: Array, value: Fraction) -> Fraction | float:
+    """A rational constant beside x: exact in a system of ours, rounded to the dtype of floats."""
+    return value if isinstance(x, SystemArray) else float(value)
+
+
+def same_draw(a: object, b: object) -> bool:
     """Were both maps drawn from one seed, whatever they have turned since?"""
     draws = [
-        (x.kind, x.A, x.seed, x.omega.shape) if isinstance(x, RandomFeatures) and x.seed is not None else None
+        (x.kind, x.A, x.seed, x.omega.shape) if isinstance(x, RandomFeatures) and x.omega is not None else None
         for x in (a, b)
     ]
-    return draws[0] is not None and draws[0] == draws[1]
+    return draws[0] == draws[1] and draws[0] is not None and draws[0][2] is not None
 
 
 def random_features(
     kind: str, r: int | None, d: int, *, seed: int, system: System, a: float | None = None
 ) -> RandomFeatures:
-    """Draw a map to r features of vectors of width d: on the host in float64, then converted to the numbers of `system`.
+    """Draw a map to r features of vectors of width d: on the host in float64, then converted to `system`.
 
-    a : for favor++, the |x + y|² for which its error is to be least. It must be known in advance: a mean over the text at hand
-        would let a token see the future.
+    a : for favor++, the |x + y|² for which its error is to be least. It must be known in advance: a
+        mean over the text at hand would let a token see the future.
     Blocks are Haar's, norms χ_d. r need not be a multiple of d: the last block is cut.
 
     >>> from refimpl import Float
@@ -162,28 +232,30 @@ def random_features(
     choose(who, "kind", kind, KINDS)
     check_type(who, "system", system, System)
     require(system, "real", f"a map to {kind} features")
-    A = Fraction(least_error(statistic(who, kind, a), check_integer(who, "d", d, least=2 if kind == "simplex" else 1)))
+    statistic = check_statistic(who, kind, a)
+    A = Fraction(best_A(statistic, check_integer(who, "d", d, least=2 if kind == "simplex" else 1)))
     rng = np.random.default_rng(check_integer(who, "seed", seed, least=0))
-    r = count(who, kind, r)
+    r = check_feature_count(who, kind, r)
     if r is None:
         return RandomFeatures(kind, None)
-    omega = system.convert(_directions(kind, r // 2 if kind in PAIRS else r, d, rng))
-    return RandomFeatures(kind, omega, A, seed, drawn=omega)
+    omega = system.convert(draw_directions(kind, r // 2 if kind in PAIRS else r, d, rng))
+    return RandomFeatures(kind, omega, A, seed, unturned=omega)
 
 
-def _directions(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
+def draw_directions(kind: str, n: int, d: int, rng: np.random.Generator) -> NDArray[np.float64]:
     if kind not in BLOCKS:
         return rng.standard_normal((n, d))
-    Q = _orthonormal(rng.standard_normal((-(-n // d), d, d)))
+    Q = orthonormal_rows(rng.standard_normal((-(-n // d), d, d)))
     V = Q if kind == "orthogonal" else math.sqrt(d / (d - 1)) * (Q - np.sum(Q, axis=-2, keepdims=True) / d)
     D = np.sqrt(rng.chisquare(d, (len(Q), d, 1)))
     return (D * V).reshape(-1, d)[:n]
 
 
-def _orthonormal(G: np.ndarray) -> np.ndarray:
+def orthonormal_rows(G: NDArray[np.float64]) -> NDArray[np.float64]:
     """Gram and Schmidt, row by row and each twice, on (..., d, d): of Gaussian rows, Haar's law.
 
-    By sums and products of NumPy alone: LAPACK's last bits depend on the processor, and a seed must mean the same everywhere.
+    By sums and products of NumPy alone: LAPACK's last bits depend on the processor, and a seed must
+    mean the same everywhere.
     """
     Q = np.zeros_like(G)
     for i in range(G.shape[-1]):
@@ -195,7 +267,7 @@ def _orthonormal(G: np.ndarray) -> np.ndarray:
     return Q
 
 
-def count(who: str, kind: str, r: int | None) -> int | None:
+def check_feature_count(who: str, kind: str, r: int | None) -> int | None:
     if kind == "taylor":
         if r is not None:
             raise ValueError(f"{who}: `r` must be None for taylor, whose features are 1 + d + d², got {brief(r)}")
@@ -205,7 +277,7 @@ def count(who: str, kind: str, r: int | None) -> int | None:
     return r
 
 
-def statistic(who: str, kind: str, a: float | None) -> float:
+def check_statistic(who: str, kind: str, a: float | None) -> float:
     if kind != "favor++":
         if a is not None:
             raise ValueError(f"{who}: `a` must be None but for favor++, got {brief(a)}")
@@ -217,7 +289,10 @@ def statistic(who: str, kind: str, a: float | None) -> float:
     return float(a)
 
 
-def least_error(a: float, d: int) -> float:
-    """A = (1 − 1/ρ)/8, ρ = 2d/(√((2a+d)² + 8da) + 2a + d): the A of least error at |x + y|² = a.   Source: Likhosherstov et al. 2022."""
+def best_A(a: float, d: int) -> float:
+    """The A of least error at |x + y|² = a: (1 − 1/ρ)/8, ρ = 2d/(√((2a+d)² + 8da) + 2a + d).
+
+    Source   Likhosherstov et al. 2022
+    """
     rho = 2 * d / (math.sqrt((2 * a + d) ** 2 + 8 * d * a) + 2 * a + d)
     return (1 - 1 / rho) / 8

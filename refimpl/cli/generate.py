@@ -12,7 +12,7 @@ import numpy as np
 from ..files.models import read_model
 from ..files.safetensors import replacing, target_file
 from ..files.tokenizers import Tokenizer
-from ..model.generation import checked, follow, read
+from ..model.generation import check_arguments, read_tokens, sample_tokens
 from ..systems.floats import quiet
 from .prompt import read_prompt, sources, tokenizer_for, with_baked
 
@@ -27,14 +27,14 @@ def run(options: argparse.Namespace) -> int:
     model = with_baked(model, options.baked)
     text = read_prompt(options.prompt, model, tokenizer)
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
-    text = checked(model, text, **how)
+    text = check_arguments(model, text, **how)
     try:
         with quiet():  # what overflows is an error of its own
-            logits, model = read(model, text)
+            logits, model = read_tokens(model, text)
             if target:
                 with replacing("--logits", target) as file:
                     np.save(file, logits, allow_pickle=False)
-            for piece in pieces(text, follow(logits, model, **how), tokenizer):
+            for piece in pieces(text, sample_tokens(logits, model, **how), tokenizer):
                 print(piece, end="", flush=True)
     except ArithmeticError as error:  # a zero denominator or an overflow, in this model on this text
         raise ValueError(str(error)) from error

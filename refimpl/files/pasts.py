@@ -69,7 +69,7 @@ def described(phi: Any) -> dict[str, Any]:
     return said | {
         "seed": phi.seed,
         "turn": phi.turn,
-        "omega": hashlib.sha256(floats(phi.drawn).astype("<f8").tobytes()).hexdigest(),
+        "omega": hashlib.sha256(floats(phi.unturned).astype("<f8").tobytes()).hexdigest(),
     }
 
 
@@ -135,7 +135,7 @@ def map_from(said: dict[str, Any], points: Any, omega: Any, S: Any, rope: Any, w
     turn = check_integer("metadata", "turn", said.get("turn"), least=-(2**53), most=2**53)
     r = S.shape[-2]
     omega = random_features("positive" if kind == "favor++" else kind, r, width, seed=seed, system=system_of(S)).omega
-    phi = RandomFeatures(kind, omega, A, seed, drawn=omega)
+    phi = RandomFeatures(kind, omega, A, seed, unturned=omega)
     if described(phi)["omega"] != said.get("omega"):
         raise ValueError(
             f"`omega` must be the digest of the directions of seed {seed}, got another: drawn by another library, or changed"

@@ -1,4 +1,4 @@
-"""Text from a model, token by token, from the state after all that came before: no token is read twice."""
+"""Text from a model, token by token. Each token is read once, from the state after all earlier ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..checks import check_integer, check_token_ids, check_type
-from ..systems import floats
-from ..systems.floats import require_of
+from ..checks import check_type
+from ..checks import check_integer
+from ..checks import check_token_ids
+from ..systems import floats, require, system_of
 from .transformer import Model, transformer
 
 
 def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, seed: int = 0) -> Iterator[int]:
-    """The ids that follow a text, as they are found.
+    """The ids that follow a text, one after the other.
 
-        temperature 0 : the likeliest (of equals the first)        T > 0 : id i with probability softmax(logits / T)_i
+        temperature 0   the likeliest (of equals the first)
+        T > 0           id i with probability softmax(logits / T)_i
 
     text : token ids, one or more; a model that carries a prompt reads them behind it
 
@@ -25,52 +28,54 @@ def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, se
     >>> list(generate(model, [3, 1, 4, 1], 6)) == list(generate(convert(model, [3, 1, 4]), [1], 6))
     True
     """
-    ids = checked(model, text, tokens, temperature, seed)
-    return follow(*read(model, ids), tokens, temperature, seed)
+    ids = check_arguments(model, text, tokens, temperature, seed)
+    return sample_tokens(*read_tokens(model, ids), tokens, temperature, seed)
 
 
-def checked(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> np.ndarray:
-    """The text as ids, if all that `generate` is told is in order."""
+def check_arguments(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> NDArray[np.int64]:
+    """The text as ids, if all arguments of `generate` are in order."""
     check_integer("generate", "tokens", tokens, least=0)
     check_integer("generate", "seed", seed, least=0)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
         raise ValueError(f"generate: `temperature` must be a finite number ≥ 0, got {temperature!r}")
     check_type("generate", "model", model, Model)
-    require_of(model.like, "ordered", "generate")
+    require(system_of(model.like), "ordered", "generate")
     c = model.config
     if not c.vocabulary:
         raise ValueError("generate: `model` must have a vocabulary, got one from vectors to vectors")
-    ids = check_token_ids("generate", "text", text, c.vocabulary)
+    ids: NDArray[np.int64] | None = check_token_ids("generate", "text", text, c.vocabulary)
     if ids is None or ids.ndim != 1 or not len(ids):
         got = "vectors" if ids is None else "none" if ids.ndim == 1 else f"a batch of shape {ids.shape}"
         raise ValueError(f"generate: `text` must be one text of token ids, one or more, got {got}")
     room = c.table - model.position - len(ids) + 1  # the last id is not read
     if c.table and 1 <= room < tokens:
-        raise ValueError(
-            f"generate: `tokens` must be at most {room} after this text, for a table of {c.table} positions, got {tokens}"
-        )
+        table = f"for a table of {c.table} positions"
+        raise ValueError(f"generate: `tokens` must be at most {room} after this text, {table}, got {tokens}")
     return ids
 
 
-def read(model: Model, ids: np.ndarray) -> tuple[np.ndarray, Model]:
-    """The logits of what follows a text, (vocabulary,) in float64, and the model that carries the text."""
+def read_tokens(model: Model, ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], Model]:
+    """The logits of the next token, (vocabulary,) in float64, and the model that carries the text."""
     logits, states = transformer(model, ids)
     if logits.ndim != 2:
         raise ValueError(f"generate: `model` must carry one prompt, got a batch of shape {tuple(logits.shape[:-2])}")
     return floats(logits[-1, :]), model.carrying(states)
 
 
-def follow(logits: np.ndarray, model: Model, tokens: int, temperature: float, seed: int) -> Iterator[int]:
-    """The ids that follow what was read."""
+def sample_tokens(
+    logits: NDArray[np.float64], model: Model, tokens: int, temperature: float, seed: int
+) -> Iterator[int]:
+    """The ids that follow the text which `read_tokens` has read."""
     rng = np.random.default_rng(seed)
     for left in reversed(range(tokens)):
-        chosen = pick(logits, temperature, rng)
-        yield chosen
+        token = choose_token(logits, temperature, rng)
+        yield token
         if left:
-            logits, model = read(model, np.array([chosen]))
+            logits, model = read_tokens(model, np.array([token]))
 
 
-def pick(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+def choose_token(logits: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> int:
+    """The likeliest id at temperature 0, else one drawn from softmax(logits / temperature)."""
     if not temperature:
         return int(np.argmax(logits))
     with np.errstate(over="ignore"):  # at temperatures near 0 the others are infinitely less likely

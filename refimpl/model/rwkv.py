@@ -1,16 +1,17 @@
-"""RWKV 4, 5.1, 5.2 and 7: a configuration, named arrays, pure functions.
+"""RWKV 4, 5.1, 5.2 and 7: a family of models, its configuration and its layer.
 
-    x = norm_0(E[text])        x ← x + time_mixing(norm_1 x)        x ← x + channel_mixing(norm_2 x)        logits = norm(x) W
+    x = norm_0(E[text])    x ← x + time_mixing(norm_1 x)    x ← x + channel_mixing(norm_2 x)    logits = norm(x) W
 
-Both mixings see each token and the one before it (the *token shift*); time mixing also a state, see recurrence.py. These are all that
-the past is to a layer, so a prompt is a `Carried` for each layer, and a text read from there is read as if the prompt stood before it.
+Both mixings see each token and the one before it (the *token shift*). Time mixing also sees a
+state, see recurrence.py. These are all that the past is to a layer, so a prompt is a `Carried` for
+each layer, and a text read from there is read as if the prompt stood before it.
 
 | here | published | |
 |---|---|---|
 | W_R, W_K, W_V, W_G, W_O | receptance, key, value, gate, output | of time mixing; (in, out), tokens are rows |
 | mix_R … mix_G | time_mix_r … (4, 5), x_r … (7) | share of the token itself (4, 5); of the one before it (7) |
 | decay | time_decay; w0 | 4: log of the decay, −exp(w); 5: the decay, exp(−exp(w)); 7: before sigmoid and exp |
-| bonus | time_first, time_faaaa; r_k | 4: an exponent; 5: a factor (5.1: one for each head); 7: a factor, outside of the state |
+| bonus | time_first, time_faaaa; r_k | 4: an exponent; 5: a factor (5.1: one a head); 7: a factor outside the state |
 | gain_heads, offset_heads | ln_x | norm of each head's output |
 | W_decay_1, W_decay_2 | w1, w2 | 7: a decay for each token, of low rank |
 | rate, W_rate_1, W_rate_2 | a0, a1, a2 | 7: how much of the old value at a key is replaced |
@@ -26,45 +27,49 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
+from ..arrays import Array
 from ..attention.feature_maps import relu2
-from ..checks import (
-    check_finite,
-    check_integer,
-    check_shape,
-    check_type,
-    common_namespace,
-    leading_axes,
-    require_finite,
-)
-from ..errors import NotFinite, choose
-from ..systems.floats import array_namespace, constant, device
-from .recurrence import NOTHING, Carried, recurrence, recurrence_sum, wkv4, wkv4_sum
-from .transformer import norm, silu
+from ..checks import check_finite
+from ..checks import check_type
+from ..checks import check_integer
+from ..checks import leading_axes
+from ..checks import common_namespace
+from ..checks import check_shape
+from ..checks import require_finite
+from ..errors import NotDefined, NotFinite, choose
+from ..systems.array import array_namespace, device
+from .recurrence import FORMS, NOTHING, Carried, RecurrentForm
+from .transformer import constant, norm, silu
 
 VERSIONS = ("4", "5.1", "5.2", "7")
-EPSILON = {"5.1": Fraction(1, 10**5), "5.2": Fraction(1, 10**5), "7": Fraction(64, 10**5)}  # of the norm of each head
+# ε in the norm of each head
+HEAD_EPSILON = {"5.1": Fraction(1, 10**5), "5.2": Fraction(1, 10**5), "7": Fraction(64, 10**5)}
 DECAY = Fraction(606531, 10**6)  # e^(−1/2), as published code has it
-SHORTEST = Fraction(1, 10**12)  # what RWKV-7 takes for the length of a key that is shorter
+SHORTEST = Fraction(1, 10**12)  # RWKV-7 takes a shorter key to have this length
+LEAST = {"layers": 1, "width": 1, "heads": 1, "hidden": 1, "vocabulary": 0}
 
-# form: of the matrix state, and of RWKV-4's quotient. A test that plants a bug replaces an entry.
-FORMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "recurrent": (recurrence, wkv4),
-    "sum": (recurrence_sum, wkv4_sum),
-}
+Weights = Mapping[str, Array]  # of a layer, by their short names
+Parts = dict[str, Array]  # of a Carried
+
+
+class Layered(Protocol):
+    """A model, as far as a layer knows it: the weights of each layer, by their short names."""
+
+    def of_layer(self, i: int) -> Parts: ...
 
 
 @dataclass(frozen=True)
 class Rwkv:
     """The shape of an RWKV model.
 
-    version               "4", "5.1", "5.2" or "7"
-    layers, width         how many, and how wide a token is
-    heads                 of time mixing, each of width / heads; 1 in version 4, which has none
-    hidden                width of channel mixing
-    vocabulary            0: vectors in, vectors out
-    ranks                 version 7: of decay, rate, blend and gate
+    version          "4", "5.1", "5.2" or "7"
+    layers, width    how many, and how wide a token is
+    heads            of time mixing, each of width / heads; 1 in version 4, which has none
+    hidden           width of channel mixing
+    vocabulary       0: vectors in, vectors out
+    ranks            version 7: of decay, rate, blend and gate
     """
 
     version: str
@@ -75,24 +80,30 @@ class Rwkv:
     vocabulary: int = 0
     ranks: tuple[int, ...] = ()
 
-    # What every configuration says of its layers, see Config.
-    recurrent, softmax, past, phi, rope, table = True, False, Carried, None, None, 0
+    family: ClassVar[str] = "rwkv"
+    past: ClassVar[type[Carried]] = Carried
+    norm: ClassVar[str] = "layer"
+    epsilon: ClassVar[Fraction] = Fraction(1, 100000)
+    order: ClassVar[str] = "pre"
+    tied: ClassVar[bool] = False
+    table: ClassVar[int] = 0
+    recurrent, softmax, phi, rope = True, False, None, None  # asked by transformer.py
 
     def __post_init__(self) -> None:
         choose("Rwkv", "version", self.version, VERSIONS)
-        for name, least in {"layers": 1, "width": 1, "heads": 1, "hidden": 1, "vocabulary": 0}.items():
-            vars(self)[name] = check_integer("Rwkv", name, getattr(self, name), least=least)
+        for name, least in LEAST.items():
+            check_integer("Rwkv", name, getattr(self, name), least=least)
         if self.width % self.heads:
             raise ValueError(f"Rwkv: `heads` must divide width = {self.width}, got {self.heads}")
         if self.version == "4" and self.heads != 1:
             raise ValueError(f"Rwkv: `heads` must be 1 in version 4, which has none, got {self.heads}")
         check_type("Rwkv", "ranks", self.ranks, tuple)
+        for rank in self.ranks:
+            check_integer("Rwkv", "ranks", rank, least=1)
         if len(self.ranks) != (4 if self.version == "7" else 0):
-            wanted = (
-                "four numbers (decay, rate, blend, gate)" if self.version == "7" else f"() in version {self.version}"
-            )
+            four = "four numbers (decay, rate, blend, gate)"
+            wanted = four if self.version == "7" else f"() in version {self.version}"
             raise ValueError(f"Rwkv: `ranks` must be {wanted}, got {self.ranks}")
-        vars(self)["ranks"] = tuple(check_integer("Rwkv", "ranks", rank, least=1) for rank in self.ranks)
 
     @property
     def d(self) -> int:
@@ -121,212 +132,244 @@ class Rwkv:
             later |= low.pop("blend") | {"blend": one}
             every |= low["decay"] | low["rate"] | low["G"]
             every |= {"rate": one, "removal": one, "replacement": one, "mix_W": one, "mix_A": one, "mix_G": one}
-        of_layers = {
-            f"layers.{i}.{name}": s for i in range(c.layers) for name, s in (every | (later if i else {})).items()
+        shapes = {
+            f"layers.{i}.{name}": s for i in range(c.layers) for name, s in (every | later if i else every).items()
         }
-        norms = {"gain_0": one, "offset_0": one, "gain": one, "offset": one}
-        return (
-            of_layers
-            | norms
-            | ({"embedding": (c.vocabulary, c.width), "unembedding": (c.width, c.vocabulary)} if c.vocabulary else {})
-        )
+        shapes |= {"gain_0": one, "offset_0": one, "gain": one, "offset": one}
+        embeddings = {"embedding": (c.vocabulary, c.width), "unembedding": (c.width, c.vocabulary)}
+        return shapes | embeddings if c.vocabulary else shapes
 
     @functools.cached_property
     def carried(self) -> dict[str, tuple[int, ...]]:
-        """The name and shape of all that a layer carries."""
+        """The name and shape of every array that a layer carries."""
         one = (self.width,)
-        state: dict[str, tuple[int, ...]] = dict.fromkeys(("num", "den", "exponent"), one)
-        return {"time_shift": one, "channel_shift": one} | (
-            state if self.version == "4" else {"S": (self.heads, self.d, self.d)}
-        )
+        shifts: dict[str, tuple[int, ...]] = {"time_shift": one, "channel_shift": one}
+        if self.version == "4":
+            return shifts | {"num": one, "den": one, "exponent": one}
+        return shifts | {"S": (self.heads, self.d, self.d)}
+
+    def no_text(self, like: Array) -> Carried:
+        """What a layer carries before the first token, in the numbers of the array `like`."""
+        xp = array_namespace(like)
+        parts = {name: xp.zeros(s, dtype=like.dtype, device=device(like)) for name, s in self.carried.items()}
+        return Carried(parts | ({"exponent": parts["exponent"] + NOTHING} if "exponent" in parts else {}))
+
+    def check_past(self, who: str, name: str, past: Carried, like: Array) -> None:
+        """Refuse a past that a layer of this shape, in numbers like those of its `W_V`, does not carry."""
+        if set(past.parts) != set(self.carried):
+            wanted, got = ", ".join(self.carried), ", ".join(past.parts) or "none"
+            raise ValueError(f"{who}: `{name}` must have the parts {wanted}, got {got}")
+        for part, wanted_shape in self.carried.items():
+            x, full_name = past.parts[part], f"{name}.{part}"
+            xp = common_namespace(who, W_V=like, **{full_name: x})
+            check_shape(who, full_name, x, *wanted_shape)
+            check_finite(who, full_name, x, axes=("head", "key", "value") if part == "S" else ("column",))
+
+    def layer(
+        self,
+        model: Layered,
+        i: int,
+        x: Array,
+        past: Carried | None,
+        *,
+        form: RecurrentForm | str | None = None,
+        mask: str | int = "causal",
+        shared: dict[str, Array],
+        hook: object = None,
+    ) -> tuple[Array, Carried]:
+        """Layer i on x (..., n, width), n ≥ 0 tokens, after a past: its output, and what it carries then.
+
+            x ← x + time_mixing(norm_1 x)        x ← x + channel_mixing(norm_2 x)
+
+        past : None before the first token
+        form : "recurrent" (None), "sum", or another RecurrentForm
+        shared : a dict for one pass through the layers: in version 7 the first layer leaves its values there
+        hook : not called, as there is no attention
+        """
+        if mask != "causal":
+            raise NotDefined(
+                f"transformer: a recurrence reads its text from left to right; `mask` must be 'causal', got {mask!r}"
+            )
+        form = recurrent_form(form)
+        past = self.no_text(x) if past is None else past
+        w, parts = model.of_layer(i), past.parts
+        try:
+            y, before, time_shift = shift_tokens(norm(x, w["gain_1"], w["offset_1"]), parts["time_shift"])
+            if self.version == "4":
+                o, state = time_mixing_4(w, y, before, parts, form)
+            elif self.version == "7":
+                o, state = time_mixing_7(self, w, y, before, parts, form, shared)
+            else:
+                o, state = time_mixing_5(self, w, y, before, parts, form)
+            x = x + o
+            y, before, channel_shift = shift_tokens(norm(x, w["gain_2"], w["offset_2"]), parts["channel_shift"])
+            x = require_finite("rwkv", "its output", x + channel_mixing(self, w, y, before))
+        except (ZeroDivisionError, NotFinite) as error:
+            raise type(error)(f"layer {i}: {error}") from error
+        shifts = {"time_shift": time_shift, "channel_shift": channel_shift}
+        return x, Carried(state | shifts, past.position + x.shape[-2])
+
+    def to_json(self) -> dict[str, Any]:
+        sizes = {name: int(getattr(self, name)) for name in LEAST}
+        return {"family": self.family, "version": self.version, **sizes, "ranks": [int(rank) for rank in self.ranks]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Rwkv:
+        fields = {name: value for name, value in data.items() if name != "family"}
+        return cls(**fields | {"ranks": tuple(data["ranks"])})
 
 
-def no_text(config: Rwkv, like: Any) -> Carried:
-    """What a layer carries before the first token, in the numbers of the array `like`."""
-    xp = common_namespace("no_text", like=like)
-    parts = {name: xp.zeros(s, dtype=like.dtype, device=device(like)) for name, s in config.carried.items()}
-    return Carried(parts | ({"exponent": parts["exponent"] + NOTHING} if "exponent" in parts else {}))
+def recurrent_form(form: RecurrentForm | str | None) -> RecurrentForm:
+    """A form of the recurrences, by name or as it is."""
+    if isinstance(form, RecurrentForm):
+        return form
+    name = "recurrent" if form is None else form
+    choose("rwkv", "form", name, FORMS)
+    return FORMS[name]
 
 
-def embed(model: Any, x: Any) -> Any:
-    """norm_0 of the rows of the embedding."""
-    return norm(x, model.weights["gain_0"], model.weights["offset_0"])
+def shift_tokens(x: Array, last: Array) -> tuple[Array, Array, Array]:
+    """The tokens; before each of them the token before it, and `last` before the first; and the last of all.
 
-
-def through_layers(
-    model: Any,
-    x: Any,
-    states: Sequence[Carried] | None,
-    *,
-    form: str,
-    between: Callable[[int, Any], Any] = lambda i, x: x,
-) -> tuple[Any, tuple[Carried, ...]]:
-    """What the last layer puts out, and what each layer carries after the text."""
-    c = model.config
-    states = (no_text(c, x),) * c.layers if states is None else states
-    first, after = first_values(model, x, states[0]), []
-    for i, state in enumerate(states):
-        x, state = step(model, i, x, state, form=form, first=first)
-        x = between(i, x)
-        after.append(state)
-    return x, tuple(after)
-
-
-def check_carried(who: str, c: Rwkv, name: str, state: Carried, **like: Any) -> None:
-    """Refuse what a layer of this shape, in numbers like these, does not carry."""
-    if set(state.parts) != set(c.carried):
-        raise ValueError(
-            f"{who}: `{name}` must have the parts {', '.join(c.carried)}, got {', '.join(state.parts) or 'none'}"
-        )
-    for part, wanted in c.carried.items():
-        xp = common_namespace(who, **like, **{f"{name}.{part}": state.parts[part]})
-        check_shape(who, f"{name}.{part}", state.parts[part], *wanted)
-        check_finite(
-            who, f"{name}.{part}", state.parts[part], axes=("head", "key", "value") if part == "S" else ("column",)
-        )
-
-
-def unembed(model: Any, x: Any) -> Any:
-    """Logits norm(x) W; without a vocabulary, norm(x)."""
-    c, w = model.config, model.weights
-    x = norm(x, w["gain"], w["offset"])
-    return require_finite("rwkv", "the output", x @ w["unembedding"] if c.vocabulary else x)
-
-
-def step(model: Any, i: int, x: Any, state: Carried, *, form: str, first: Any = None) -> tuple[Any, Carried]:
-    """Layer i on x (..., n, width), n ≥ 0 tokens, from what it carries: what it puts out, and what it carries then.
-
-        x ← x + time_mixing(norm_1 x)        x ← x + channel_mixing(norm_2 x)
-
-    first : version 7, from the second layer on: `first_values` of the same tokens
+    x : (..., n, width)    last : (..., width)    ->  (..., n, width), (..., n, width), (..., width)
     """
-    choose("rwkv", "form", form, FORMS)
-    c, w = model.config, model.of_layer(i)
-    if c.version == "7" and i and first is None:
-        raise ValueError(f"rwkv: `first` must be the values of the first layer, for layer {i} of version 7, got None")
-    matrix, quotient = FORMS[form]
-    try:
-        y, before, time_shift = shifted(norm(x, w["gain_1"], w["offset_1"]), state.parts["time_shift"])
-        if c.version == "4":
-            o, parts = time_mixing_4(w, y, before, state.parts, quotient)
-        elif c.version == "7":
-            o, parts = time_mixing_7(c, w, y, before, state.parts, matrix, first if i else None)
-        else:
-            o, parts = time_mixing_5(c, w, y, before, state.parts, matrix)
-        x = x + o
-        y, before, channel_shift = shifted(norm(x, w["gain_2"], w["offset_2"]), state.parts["channel_shift"])
-        x = require_finite("rwkv", "its output", x + channel_mixing(c, w, y, before))
-    except (ZeroDivisionError, NotFinite) as error:
-        raise type(error)(f"layer {i}: {error}") from error
-    parts |= {"time_shift": time_shift, "channel_shift": channel_shift}
-    return x, Carried(parts, state.position + x.shape[-2])
-
-
-def shifted(x: Any, last: Any) -> tuple[Any, Any, Any]:
-    """x_0 … x_{n−1}; before each of them the token before it, of which the first comes from the text before; and the last, for the next."""
     xp = array_namespace(x)
     axes = leading_axes("rwkv", text=x, states=last[..., None, :])
     both = xp.concat([xp.broadcast_to(y, (*axes, *y.shape[-2:])) for y in (last[..., None, :], x)], axis=-2)
     return both[..., 1:, :], both[..., :-1, :], both[..., -1, :]
 
 
-def mixed(w: Mapping[str, Any], name: str, x: Any, before: Any) -> Any:
+def mix_tokens(w: Weights, name: str, x: Array, before: Array) -> Array:
     """μ x_t + (1 − μ) x_{t−1}, versions 4 and 5."""
     return before + (x - before) * w[f"mix_{name}"]
 
 
-def mixed_7(w: Mapping[str, Any], name: str, x: Any, before: Any) -> Any:
+def mix_tokens_7(w: Weights, name: str, x: Array, before: Array) -> Array:
     """(1 − μ) x_t + μ x_{t−1}, version 7."""
     return x + (before - x) * w[f"mix_{name}"]
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(−x)) = (1 + tanh(x/2)) / 2, which does not overflow.   Needs real."""
     return (1 + array_namespace(x).tanh(x / 2)) / 2
 
 
-def time_mixing_4(
-    w: Mapping[str, Any], x: Any, before: Any, past: Mapping[str, Any], form: Callable[..., Any]
-) -> tuple[Any, dict[str, Any]]:
+def time_mixing_4(w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm) -> tuple[Array, Parts]:
     """(σ(r) · wkv4(k, v)) W_O"""
-    r, k, v = (mixed(w, name, x, before) @ w[f"W_{name}"] for name in "RKV")
-    o, state = form(w["decay"], w["bonus"], k, v, state=tuple(past[name] for name in ("num", "den", "exponent")))
-    return (sigmoid(r) * o) @ w["W_O"], dict(zip(("num", "den", "exponent"), state, strict=True))
+    r, k, v = (mix_tokens(w, name, x, before) @ w[f"W_{name}"] for name in "RKV")
+    state = past["num"], past["den"], past["exponent"]
+    o, (num, den, exponent) = form.quotient(w["decay"], w["bonus"], k, v, state=state)
+    return (sigmoid(r) * o) @ w["W_O"], {"num": num, "den": den, "exponent": exponent}
 
 
 def time_mixing_5(
-    c: Rwkv, w: Mapping[str, Any], x: Any, before: Any, past: Mapping[str, Any], form: Callable[..., Any]
-) -> tuple[Any, dict[str, Any]]:
+    c: Rwkv, w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm
+) -> tuple[Array, Parts]:
     """(norm(o) · silu(g)) W_O, with o_t = r_tᵀ (S_{t−1} + Diag(u) k_t v_tᵀ) in each head; 5.1 has no g."""
     xp = array_namespace(x)
-    r, k, v = (split(mixed(w, name, x, before) @ w[f"W_{name}"], c.heads) for name in "RKV")
+    r, k, v = (split_heads(mix_tokens(w, name, x, before) @ w[f"W_{name}"], c.heads) for name in "RKV")
     decay, bonus = (xp.broadcast_to(xp.reshape(w[name], (c.heads, -1)), (c.heads, c.d)) for name in ("decay", "bonus"))
-    o, S = form(r, xp.broadcast_to(decay[:, None, :], k.shape), k, v, S=past["S"], u=bonus)
-    o = head_norm(c, w, o)
+    o, S = form.matrix(r, xp.broadcast_to(decay[:, None, :], k.shape), k, v, S=past["S"], u=bonus)
+    o = norm_heads(c, w, o)
     if c.version == "5.2":
-        o = o * silu(mixed(w, "G", x, before) @ w["W_G"])
+        o = o * silu(mix_tokens(w, "G", x, before) @ w["W_G"])
     return o @ w["W_O"], {"S": S}
 
 
 def time_mixing_7(
-    c: Rwkv, w: Mapping[str, Any], x: Any, before: Any, past: Mapping[str, Any], form: Callable[..., Any], first: Any
-) -> tuple[Any, dict[str, Any]]:
-    """(norm(o) + (r·(bonus k)) v) · g W_O, with o_t = r_tᵀ S_t, S_t = (Diag(w_t) − (κ_t a_t) κ_tᵀ) S_{t−1} + k_t v_tᵀ in each head.
+    c: Rwkv, w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm, shared: dict[str, Array]
+) -> tuple[Array, Parts]:
+    """(norm(o) + (r·(bonus k)) v) · g W_O, where in each head
 
-    w = exp(−0.606531 σ(decay + tanh(x W_decay_1) W_decay_2))        a = σ(rate + x W_rate_1 W_rate_2)        g = σ(x W_G_1) W_G_2
-    κ = k removal / |k removal|        k ← k (1 + (a − 1) replacement)        v ← v + (v_first − v) σ(blend + x W_blend_1 W_blend_2)
+    o_t = r_tᵀ S_t        S_t = (Diag(w_t) − (κ_t a_t) κ_tᵀ) S_{t−1} + k_t v_tᵀ
+    w = exp(−0.606531 σ(decay + tanh(x W_decay_1) W_decay_2))
+    a = σ(rate + x W_rate_1 W_rate_2)        g = σ(x W_G_1) W_G_2
+    κ = k removal / |k removal|        k ← k (1 + (a − 1) replacement)
+    v ← v + (v_first − v) σ(blend + x W_blend_1 W_blend_2), not in the first layer, whose v is v_first
     """
     xp = array_namespace(x)
-    x_r, x_w, x_k, x_v, x_a, x_g = (mixed_7(w, name, x, before) for name in "RWKVAG")
+    x_r, x_w, x_k, x_v, x_a, x_g = (mix_tokens_7(w, name, x, before) for name in "RWKVAG")
     r, k, v = x_r @ w["W_R"], x_k @ w["W_K"], x_v @ w["W_V"]
     decay = xp.exp(-constant(x, DECAY) * sigmoid(w["decay"] + xp.tanh(x_w @ w["W_decay_1"]) @ w["W_decay_2"]))
     rate = sigmoid(w["rate"] + x_a @ w["W_rate_1"] @ w["W_rate_2"])
     gate = sigmoid(x_g @ w["W_G_1"]) @ w["W_G_2"]
-    if first is not None:
-        v = v + (first - v) * sigmoid(w["blend"] + x_v @ w["W_blend_1"] @ w["W_blend_2"])
-    kappa = unit(split(k * w["removal"], c.heads))
-    r, k, v, decay, a = (split(y, c.heads) for y in (r, k * (1 + (rate - 1) * w["replacement"]), v, decay, rate))
-    o, S = form(r, decay, k, v, S=past["S"], a=-kappa, b=kappa * a)
+    if "blend" not in w:
+        shared["first_values"] = v
+    elif "first_values" not in shared:
+        raise ValueError("rwkv: `shared` must hold `first_values`, which the first layer of version 7 leaves there")
+    else:
+        v = v + (shared["first_values"] - v) * sigmoid(w["blend"] + x_v @ w["W_blend_1"] @ w["W_blend_2"])
+    kappa = unit_vectors(split_heads(k * w["removal"], c.heads))
+    k = k * (1 + (rate - 1) * w["replacement"])
+    r, k, v, decay, a = (split_heads(y, c.heads) for y in (r, k, v, decay, rate))
+    o, S = form.matrix(r, decay, k, v, S=past["S"], a=-kappa, b=kappa * a)
     direct = xp.sum(r * k * w["bonus"][:, None, :], axis=-1, keepdims=True) * v
-    return ((head_norm(c, w, o) + joined(direct)) * gate) @ w["W_O"], {"S": S}
+    return ((norm_heads(c, w, o) + concatenate_heads(direct)) * gate) @ w["W_O"], {"S": S}
 
 
-def first_values(model: Any, x: Any, state: Carried) -> Any:
-    """Version 7: the values of the first layer, which the others blend in; else None."""
-    if model.config.version != "7":
-        return None
-    w = model.of_layer(0)
-    y, before, _ = shifted(norm(x, w["gain_1"], w["offset_1"]), state.parts["time_shift"])
-    return mixed_7(w, "V", y, before) @ w["W_V"]
-
-
-def channel_mixing(c: Rwkv, w: Mapping[str, Any], x: Any, before: Any) -> Any:
+def channel_mixing(c: Rwkv, w: Weights, x: Array, before: Array) -> Array:
     """σ(x W_gate) · relu(x W_up)² W_down; version 7 has no gate."""
-    mix = mixed_7 if c.version == "7" else mixed
+    mix = mix_tokens_7 if c.version == "7" else mix_tokens
     o = relu2(mix(w, "up", x, before) @ w["W_up"]) @ w["W_down"]
     return o if c.version == "7" else sigmoid(mix(w, "gate", x, before) @ w["W_gate"]) * o
 
 
-def split(x: Any, heads: int) -> Any:
+def split_heads(x: Array, heads: int) -> Array:
     """(..., n, heads·d) -> (..., heads, n, d)"""
     xp = array_namespace(x)
     return xp.moveaxis(xp.reshape(x, (*x.shape[:-1], heads, x.shape[-1] // heads)), -2, -3)
 
 
-def joined(x: Any) -> Any:
+def concatenate_heads(x: Array) -> Array:
     """(..., heads, n, d) -> (..., n, heads·d)"""
     xp = array_namespace(x)
     x = xp.moveaxis(x, -3, -2)
     return xp.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
 
 
-def head_norm(c: Rwkv, w: Mapping[str, Any], o: Any) -> Any:
+def norm_heads(c: Rwkv, w: Weights, o: Array) -> Array:
     """Each head's output normalised, then heads side by side."""
-    return joined(norm(o, epsilon=EPSILON[c.version])) * w["gain_heads"] + w["offset_heads"]
+    return concatenate_heads(norm(o, epsilon=HEAD_EPSILON[c.version])) * w["gain_heads"] + w["offset_heads"]
 
 
-def unit(x: Any) -> Any:
+def unit_vectors(x: Array) -> Array:
     """x / max(|x|, 10⁻¹²), as the model has it: a key of length 0 stays 0."""
     xp = array_namespace(x)
     length = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return x / xp.maximum(length, constant(x, SHORTEST) * xp.ones_like(length))
+
+
+# transformer.py calls these four.
+
+
+def embed(model: Any, x: Array) -> Array:
+    """norm_0 of the rows of the embedding."""
+    return norm(x, model.weights["gain_0"], model.weights["offset_0"])
+
+
+def through_layers(
+    model: Any,
+    x: Array,
+    states: Sequence[Carried] | None,
+    *,
+    form: RecurrentForm | str,
+    between: Callable[[int, Array], Array] = lambda i, x: x,
+) -> tuple[Array, tuple[Carried, ...]]:
+    """The output of the last layer, and what each layer carries after the text."""
+    c, after, shared = model.config, [], dict[str, Array]()
+    for i in range(c.layers):
+        x, state = c.layer(model, i, x, states and states[i], form=form, shared=shared)
+        x = between(i, x)
+        after.append(state)
+    return x, tuple(after)
+
+
+def check_carried(who: str, c: Rwkv, name: str, state: Carried, *, W_V: Array) -> None:
+    c.check_past(who, name, state, W_V)
+
+
+def unembed(model: Any, x: Array) -> Array:
+    """Logits norm(x) W; without a vocabulary, norm(x)."""
+    c, w = model.config, model.weights
+    x = norm(x, w["gain"], w["offset"])
+    return require_finite("rwkv", "the output", x @ w["unembedding"] if c.vocabulary else x)

@@ -1,23 +1,32 @@
-"""How near a converted model comes to the prompted one, and whether that is nearer than without the prompt."""
+"""How near a converted model comes to the prompted one, and whether it is nearer than the model without the prompt."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..checks import check_token_ids, check_type
-from ..files.checkpoint import memory
+from ..arrays import Array
+from ..checks import check_type
+from ..checks import check_token_ids
+from ..model.recurrence import Carried
 from ..model.transformer import Form, Model, transformer
 from ..systems import Float, floats, system_of
 from ..systems.array import host
-from ..systems.formats import FORMATS
+from ..systems.floats import itemsize
+from ..systems.rounded import FORMATS
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """Relative logit error and agreement of the likeliest next token, over all tokens of an input; the same with the prompt dropped."""
+    """How near the logits of a converted model come to those of the prompted one, over all tokens of an input.
+
+    error, agreement                    relative error, and the share of tokens with the same likeliest successor
+    dropped_error, dropped_agreement    the same of the model without the prompt
+    bytes, cache_bytes                  of the biases, and of the KV cache of the prompt, if it has one
+    """
 
     error: float
     agreement: float
@@ -31,10 +40,9 @@ class Fidelity:
         return not self.error <= self.dropped_error
 
     def __str__(self) -> str:
-        words = f"relative logit error {self.error:.3g}, next-token agreement {self.agreement:.1%}"
-        return f"{words}; with the prompt dropped {self.dropped_error:.3g}, {self.dropped_agreement:.1%}" + (
-            ": worse than without the prompt" if self.worse_than_dropped else ""
-        )
+        own = f"relative logit error {self.error:.3g}, next-token agreement {self.agreement:.1%}"
+        dropped = f"with the prompt dropped {self.dropped_error:.3g}, {self.dropped_agreement:.1%}"
+        return f"{own}; {dropped}" + (": worse than without the prompt" if self.worse_than_dropped else "")
 
     def report(self) -> dict[str, Any]:
         return {"verdict": "WORSE" if self.worse_than_dropped else "MEASURED", **asdict(self)}
@@ -43,7 +51,7 @@ class Fidelity:
 def fidelity(
     model: Model, converted: Model, prompt: Any, text: Any, *, form: Form | None = None, mask: str = "causal"
 ) -> Fidelity:
-    """Compare on an input: the prompted model over all positions (by `form`), the converted one on the input alone."""
+    """Compare the prompted model on prompt and text (by `form`) with the converted one on the text alone."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("fidelity", name, x, Model)
     ids = [
@@ -58,20 +66,43 @@ def fidelity(
     both, M = np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in ids], axis=-1), ids[0].shape[-1]
     want, _ = transformer(model, both, form=form, mask=M if mask == "full" else mask)
     want, got, without = floats(want)[..., M:, :], floats(converted(text)), floats(model(text))
-    sizes = memory(converted)
+    sizes = sizes_in_bytes(converted)
     return Fidelity(*distance(got, want), *distance(without, want), sizes["biases"], sizes.get("kv_cache"))
+
+
+def sizes_in_bytes(model: Model) -> dict[str, int]:
+    """Bytes of its biases, and (of attention) of the KV cache of the prompts that they carry."""
+    c, size = model.config, itemsize(model.like)
+    pasts = [arrays_and_metadata(past) for past in model.biases or ()]
+    arrays = [(name, x.shape) for own, _ in pasts for name, x in own.items()]
+    maps = [one for _, metadata in pasts for one in metadata]
+    biases = size * sum(prod(shape) for _, shape in arrays)
+    biases += sum(16 * ("seed" in one) + 8 * (one.get("A", "0") != "0") for one in maps)  # seed and turn; A
+    if c.past is Carried:
+        return {"biases": biases}
+    lead = next((shape[:-3] for name, shape in arrays if name in ("b_KV", "cache.k")), ())
+    return {"biases": biases, "kv_cache": size * prod(lead) * c.layers * c.kv_heads * sum(model.prompts) * (c.d + c.m)}
+
+
+def arrays_and_metadata(past: Any) -> tuple[dict[str, Array], list[dict[str, Any]]]:
+    from ..files import pasts  # as long as a State and a KVCache do not say it themselves
+
+    return pasts.named(past), pasts.words(past)
 
 
 def rounding(
     model: Model, converted: Model, prompt: Any, text: Any, *, form: Form | None = None
 ) -> tuple[float, float] | None:
-    """How far converted and prompted logits lie from those of the prompted model in wider floats; None where there are none wider."""
+    """The errors of the converted and of the prompted logits, against the prompted model in wider floats.
+
+    None where there are no wider floats.
+    """
     system = system_of(model.like)
     kind = "longdouble" if isinstance(system, Float) and system.kind == "float64" else "float64"
     if not isinstance(system, Float) or np.finfo(kind).nmant <= FORMATS[system.kind][0]:
         return None
 
-    def wide(x: Any, _: int = 0) -> np.ndarray:
+    def wide(x: Array, _: int = 0) -> Array:
         return host(x).astype(kind)
 
     biases = model.biases and tuple(b.each(wide) for b in model.biases)
@@ -81,7 +112,7 @@ def rounding(
     return distance(converted(text), want[M:, :])[0], distance(prompted[M:, :], want[M:, :])[0]
 
 
-def distance(got: Any, want: Any) -> tuple[float, float]:
-    """Of logits (n, vocabulary): ‖got − want‖ / ‖want‖, as one long vector, and the share of tokens with the same likeliest successor."""
+def distance(got: Array, want: Array) -> tuple[float, float]:
+    """‖got − want‖ / ‖want‖ of logits (n, vocabulary), and the share of tokens with the same likeliest successor."""
     got, want = floats(got), floats(want)
     return float(np.linalg.norm(got - want) / np.linalg.norm(want)), float(np.mean(got.argmax(-1) == want.argmax(-1)))

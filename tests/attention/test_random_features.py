@@ -20,7 +20,7 @@ from scipy.special import hyp0f1
 import refimpl as ri
 from refimpl import MP, QQ, Float, Rope, RunningError, balls
 from refimpl.attention.feature_error import mean_squared_error
-from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features
+from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features, same_draw
 from refimpl.attention.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name

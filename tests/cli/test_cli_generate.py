@@ -68,7 +68,7 @@ def run(capsys, *argv):
 
 def says(*ids, monkeypatch):
     """The model says this, whatever it is told."""
-    monkeypatch.setattr(cli_generate, "follow", lambda logits, model, tokens, **how: iter(ids[:tokens]))
+    monkeypatch.setattr(cli_generate, "sample_tokens", lambda logits, model, tokens, **how: iter(ids[:tokens]))
 
 
 def alone(*argv, **options):
@@ -169,10 +169,10 @@ def test_a_text_that_ends(room, capsys, monkeypatch):
 
 def test_the_beginning_of_a_text_has_no_space(room, capsys, monkeypatch):
     seen = []
-    real = cli_generate.checked
+    real = cli_generate.check_arguments
     monkeypatch.setattr(
         cli_generate,
-        "checked",
+        "check_arguments",
         lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how),
     )
     says(263, 260, monkeypatch=monkeypatch)
@@ -186,10 +186,10 @@ def test_a_text_that_goes_on_does_not_begin(room, capsys, monkeypatch):
     save("baked", convert(load("words"), [1, 260]), biases_only=True)
     save("whole", convert(load("words"), [1, 260]))
     seen = []
-    real = cli_generate.checked
+    real = cli_generate.check_arguments
     monkeypatch.setattr(
         cli_generate,
-        "checked",
+        "check_arguments",
         lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how),
     )
     shown = [
@@ -249,7 +249,7 @@ def test_each_word_is_written_before_the_next_is_sought(room, capsys, monkeypatc
             seen.append(capsys.readouterr().out)
             yield 65 + i
 
-    monkeypatch.setattr(cli_generate, "follow", slowly)
+    monkeypatch.setattr(cli_generate, "sample_tokens", slowly)
     assert main(["generate", "bytes", "--prompt", "x"]) == 0
     assert [*seen, capsys.readouterr().out] == ["", "A", "B", "C\n"]
 
@@ -305,8 +305,8 @@ def test_logits_are_those_after_the_prompt(room, capsys):
 
 def test_the_prompt_is_read_once(room, capsys, monkeypatch):
     seen = []
-    real = cli_generate.read
-    monkeypatch.setattr(cli_generate, "read", lambda model, ids: seen.append(len(ids)) or real(model, ids))
+    real = cli_generate.read_tokens
+    monkeypatch.setattr(cli_generate, "read_tokens", lambda model, ids: seen.append(len(ids)) or real(model, ids))
     assert run(capsys, "ids", "--prompt", "3 1 4", "--tokens", "5", "--logits", "l")[0] == 0 and seen == [3]
 
 
@@ -532,5 +532,5 @@ def test_what_overflows_later_is_said_after_what_was_written(room, capsys, monke
         yield 65
         raise ZeroDivisionError("layer 1: the denominator is zero")
 
-    monkeypatch.setattr(cli_generate, "follow", breaks)
+    monkeypatch.setattr(cli_generate, "sample_tokens", breaks)
     assert run(capsys, "bytes", "--prompt", "x") == (2, "A", "refimpl: layer 1: the denominator is zero\n")

@@ -96,7 +96,7 @@ def softmax(logits: Any, T: float) -> Any:
 def test_ids_come_as_often_as_softmax_says(T: float) -> None:
     """10 000 draws; a right distribution would fail 1 in 10⁶ seeds, and this seed is fixed. Another temperature is noticed."""
     logits, rng = np.array([2.0, -1, 0.5, 0.5, -30, 1.5]), np.random.default_rng(1)
-    counts = np.bincount([generation.pick(logits, T, rng) for _ in range(10_000)], minlength=6)
+    counts = np.bincount([generation.choose_token(logits, T, rng) for _ in range(10_000)], minlength=6)
     assert surprise(counts, softmax(logits, T)) > 1e-6 and counts[4] == (0 if T < 2 else counts[4])
     for wrong in (1.2 * T, 1 / T):
         assert surprise(counts, softmax(logits, wrong)) < 1e-6
@@ -127,22 +127,24 @@ def test_the_seed_decides() -> None:
 def test_near_temperature_0_the_likeliest_is_drawn(T: float) -> None:
     """And no warning of an overflow is given: warnings are errors here."""
     logits = np.array([1.0, 3, -700, 2.9])
-    assert {generation.pick(logits, T, np.random.default_rng(seed)) for seed in range(50)} == {1}
+    assert {generation.choose_token(logits, T, np.random.default_rng(seed)) for seed in range(50)} == {1}
     assert list(generate(model(), TEXT, 12, temperature=T)) == list(generate(model(), TEXT, 12))
 
 
 def test_of_equals_greedy_takes_the_first_and_a_draw_takes_each() -> None:
     logits = np.array([0.0, 2, 2, 2])
-    assert generation.pick(logits, 0, np.random.default_rng(0)) == 1
+    assert generation.choose_token(logits, 0, np.random.default_rng(0)) == 1
     counts = np.bincount(
-        [generation.pick(logits, 5e-324, np.random.default_rng(seed)) for seed in range(600)], minlength=4
+        [generation.choose_token(logits, 5e-324, np.random.default_rng(seed)) for seed in range(600)], minlength=4
     )
     assert counts[0] == 0 and surprise(counts[1:], np.full(3, 1 / 3)) > 1e-6
 
 
 def test_far_from_temperature_0_all_are_equal() -> None:
     rng = np.random.default_rng(0)
-    counts = np.bincount([generation.pick(np.array([0.0, 50, 100]), 1.7e308, rng) for _ in range(3000)], minlength=3)
+    counts = np.bincount(
+        [generation.choose_token(np.array([0.0, 50, 100]), 1.7e308, rng) for _ in range(3000)], minlength=3
+    )
     assert surprise(counts, np.full(3, 1 / 3)) > 1e-6
 
 
@@ -151,8 +153,8 @@ def test_far_from_temperature_0_all_are_equal() -> None:
 
 def test_each_id_is_read_once_and_only_when_it_is_needed(monkeypatch: Any) -> None:
     seen: list[int] = []
-    real = generation.read
-    monkeypatch.setattr(generation, "read", lambda m, ids: seen.append(len(ids)) or real(m, ids))  # type: ignore[func-returns-value]
+    real = generation.read_tokens
+    monkeypatch.setattr(generation, "read_tokens", lambda m, ids: seen.append(len(ids)) or real(m, ids))  # type: ignore[func-returns-value]
     ids = generate(model(), TEXT, 4)
     assert seen == [8]
     next(ids)

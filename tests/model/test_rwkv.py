@@ -1,7 +1,8 @@
-"""RWKV: published logits, a plain transcription of version 7, prompts as initial states on real weights, and files that lie."""
+"""RWKV: published logits, a transcription of version 7, prompts as initial states, and files that lie."""
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import tracemalloc
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl.files.models.rwkv_file import read_rwkv
-from refimpl.model import rwkv as room
-from refimpl.model.recurrence import Carried, recurrence
+from refimpl.model import rwkv as module
+from refimpl.model.recurrence import RUNNING, Carried, RecurrentForm, recurrence, wkv4
 from refimpl.model.rwkv import Rwkv
 from refimpl.verify.check import check
 from refimpl.verify.theorems import recurrences
@@ -149,7 +150,7 @@ def test_the_published_logits(version: str, form: str) -> None:
 
 
 def transcribed_7(w: dict[str, Any], ids: list[int]) -> Any:
-    """RWKV-7 token by token from the file's own tensors, as its authors' formulas have it; nothing of it is shared with the library."""
+    """RWKV-7 token by token from the tensors of the file, by its authors' formulas; no line of the library is used."""
     layers, (heads, d) = (
         1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks")),
         w["blocks.0.att.r_k"].shape,
@@ -355,11 +356,15 @@ def test_inputs_are_not_written_to(tmp_path: Path) -> None:
 
 
 def _forgets_shift(x: Any, last: Any) -> Any:
-    return room_shifted(x, 0 * last)
+    return shift_tokens(x, 0 * last)
 
 
-def _first_without_past(model: Any, x: Any, state: Carried) -> Any:
-    return first_values(model, x, Carried({name: 0 * y for name, y in state.parts.items()}))
+def _first_without_past(self: Rwkv, model: Any, i: int, x: Any, past: Any, *, shared: Any, **options: Any) -> Any:
+    """The values that the first layer leaves for the others are those of a text without a past."""
+    found = layer(self, model, i, x, past, shared=shared, **options)
+    if i == 0:
+        layer(self, model, i, x, None, shared=shared, **options)
+    return found
 
 
 def _start_forgotten(*args: Any, S: Any = None, **options: Any) -> Any:
@@ -370,18 +375,25 @@ def _untouched_state(*args: Any, S: Any = None, **options: Any) -> Any:
     return recurrence(*args, S=S, **options)[0], S + 0 * recurrence(*args, S=S, **options)[1]
 
 
-room_shifted, first_values = room.shifted, room.first_values
+def _runs_by(form: RecurrentForm) -> Any:
+    """The model runs by this form, where it is not asked for another."""
+    return mock.patch.dict(
+        recurrences.FORMS, {"model": lambda model, text, form=form: ri.transformer(model, text, form=form)}
+    )
+
+
+shift_tokens, layer = module.shift_tokens, Rwkv.layer
 THEOREM = {t.name: t for t in recurrences.RECURRENCES}["rwkv_state"]
 
 
 @pytest.mark.parametrize(
     "plant",
     [
-        mock.patch.object(room, "shifted", _forgets_shift),
-        mock.patch.object(room, "first_values", _first_without_past),
-        mock.patch.dict(room.FORMS, {"recurrent": (_start_forgotten, room.wkv4)}),
-        mock.patch.dict(room.FORMS, {"recurrent": (_untouched_state, room.wkv4)}),
-        mock.patch.dict(room.FORMS, {"recurrent": (recurrence, lambda *args, state: room.wkv4(*args))}),
+        mock.patch.object(module, "shift_tokens", _forgets_shift),
+        mock.patch.object(Rwkv, "layer", _first_without_past),
+        _runs_by(RecurrentForm(_start_forgotten, wkv4)),
+        _runs_by(RecurrentForm(_untouched_state, wkv4)),
+        _runs_by(RecurrentForm(recurrence, lambda *args, state: wkv4(*args))),
         mock.patch.dict(recurrences.FORMS, {"model": lambda *args, **options: rwkv(*args[:3], **options)}),
     ],
     ids=["shift", "first", "start", "untouched", "quotient", "model"],
@@ -390,6 +402,11 @@ def test_planted_bugs_are_found_out(plant: Any) -> None:
     for system in (ri.MP(50), ri.balls(30), FLOAT):
         with plant:
             assert check(THEOREM, system, THEOREM.cases).verdict == "FAIL"
+
+
+def test_where_the_bugs_were_planted_the_right_form_passes() -> None:
+    with _runs_by(RUNNING):
+        assert check(THEOREM, FLOAT, THEOREM.cases).verdict == "WITHIN BOUND"
 
 
 # Words.
@@ -511,8 +528,26 @@ def test_words(tmp_path: Path) -> None:
     ):
         with says(kind, message), np.errstate(all="ignore"):
             rwkv(*arguments, **options)  # type: ignore[arg-type]
-    with says(ValueError, "rwkv: `first` must be the values of the first layer, for layer 1 of version 7, got None"):
-        room.step(ri.Model(config, weights), 1, np.ones((1, 4)), states[1], form="sum")
+    model = ri.Model(config, weights)
+    with says(ValueError, "rwkv: `shared` must hold `first_values`, which the first layer of version 7 leaves there"):
+        config.layer(model, 1, np.ones((1, 4)), states[1], shared={})
+    with says(ri.NotDefined, "a recurrence reads its text from left to right; `mask` must be 'causal', got 'full'"):
+        ri.transformer(model, [1], mask="full")
+    with says(ri.NotDefined, "the state of a recurrence is not a sum of its tokens; `strength` must be 1"):
+        states[0].weighed(None, 2)
+
+
+@SMALL
+def test_the_configuration_goes_into_a_file_and_back(version: str, tmp_path: Path) -> None:
+    config, weights = small(tmp_path, version)
+    assert Rwkv.from_json(json.loads(json.dumps(config.to_json()))) == config
+    _, states = rwkv(config, weights, [1, 2])
+    for state in states:
+        arrays = state.arrays()
+        assert set(arrays) == {f"state.{name}" for name in config.carried} and all(map(Carried.owns, arrays))
+        again = Carried.from_arrays(arrays, state.metadata(), 2, None, config.d)
+        assert again.position == state.position and all(again.parts[name] is x for name, x in state.parts.items())
+    assert not Carried.owns("state.") and not Carried.owns("cache.k")
 
 
 # Files.
