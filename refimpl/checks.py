@@ -8,6 +8,7 @@ from typing import Any
 
 from array_api_compat import is_array_api_obj
 
+from .arrays import Array, Namespace
 from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import SystemArray, ArraySystem, system_of
 from .systems.array import array_namespace, device, elementwise, host
@@ -16,7 +17,7 @@ from .systems.fast import quiet, surely_finite
 _usual: set[tuple[type, Any]] = set()  # kinds of arrays that were found to be in order
 
 
-def namespace(who: str, **arrays: Any) -> Any:
+def namespace(who: str, **arrays: Any) -> Namespace:
     """The one array namespace of all arrays. Libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
@@ -49,7 +50,7 @@ def home(x: Any) -> str:
     )
 
 
-def finite_arrays(who: str, **arrays: Any) -> Any:
+def finite_arrays(who: str, **arrays: Any) -> Namespace:
     """The same, of arrays without nan or inf."""
     xp = namespace(who, **arrays)
     for name, x in arrays.items():
@@ -249,7 +250,7 @@ def first(bad: Any) -> tuple[int, ...]:
     return tuple(index)
 
 
-def divide(who: str, numerator: Any, denominator: Any, formula: str = "φ(q)·z", start: int = 0) -> Any:
+def divide(who: str, numerator: Any, denominator: Any, formula: str = "φ(q)·z", start: int = 0) -> Array:
     """numerator (..., n, m) / denominator (..., n, 1); says which token (from `start`) and head divides by zero or overflows."""
     xp = array_namespace(numerator)
     if surely_finite(denominator):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..arrays import Array
 from ..checks import check_padding, finite, hide, instance, integer, lead, namespace, scalar, shape
 from ..errors import NotDefined
 from ..systems.array import array_namespace, device
@@ -24,7 +25,7 @@ from .rope import Rope, rotate
 class State:
     """S (..., r, m), z (..., r) or None, and the position at which the next token is read."""
 
-    S: Any
+    S: Array
     z: Any
     position: int = 0
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import Namespace
 from ..errors import NotDefined
 
 Planes = tuple[Any, ...]
@@ -113,7 +114,7 @@ def seed_of(*parts: object) -> int:
 _spaces: dict[type, Any] = {}
 
 
-def array_namespace(x: Any) -> Any:
+def array_namespace(x: Any) -> Namespace:
     """The array namespace of x. array_api_compat finds out; that takes longer than many a sum, so it is asked once for each type."""
     if isinstance(x, SystemArray):
         return x.system
