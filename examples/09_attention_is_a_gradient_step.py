@@ -37,11 +37,11 @@ for layers, W in ((1, W_1), (2, W_2)):
 # The same as an ordinary model, and its examples converted to biases (example 06). ICLCA knows nothing of descent; yet its bias, turned
 # over and times −η/N, is the change of the weights. The examples are gone, and the model has learned.
 model = von_oswald.regression_model(W_0, eta, 3, layers=2)
-converted = convert(model, von_oswald.shown(X, Y), mask="full")
+converted = convert(model, von_oswald.model_examples(X, Y), mask="full")
 b_KV = converted.biases[0].S[0, :, :]
 print("b_KV =", T(b_KV), "ᵀ   −(η/N) b_KVᵀ =", von_oswald.weight_update(b_KV, eta, 3), "  W_1 − W_0 =", W_1 - W_0)
 assert QQ.equal(von_oswald.weight_update(b_KV, eta, 3), W_1 - W_0)
-assert QQ.equal(von_oswald.predictions(converted(von_oswald.asked(x, W_0)), 1), x @ T(W_2))
+assert QQ.equal(von_oswald.predictions(converted(von_oswald.model_queries(x, W_0)), 1), x @ T(W_2))
 
 # %%
 # Ren & Liu: softmax attention, too, is what a model W φ(x) predicts after one step. exp is not in ℚ: what is left over is rounding, and
@@ -53,6 +53,6 @@ for digits in (20, 40, 80):
     )
     tokens = mp.concat([demonstrations, text], axis=0)
     o = softmax_attention(tokens @ T(W_Q), tokens @ T(W_K), tokens @ T(W_V), scale=1)[0][-1, :]
-    seen = ren_liu.softmax_seen(demonstrations, text, text[0, :], W_Q, W_K, W_V)
+    seen = ren_liu.softmax_context(demonstrations, text, text[0, :], W_Q, W_K, W_V)
     apart = [f"{float(max(mp.abs(ren_liu.one_step(seen, rate) - o).tolist())):.0e}" for rate in (1, 7)]
     print(f"{digits} digits: softmax attention and one step of rate 1, 7 are apart by", *apart)

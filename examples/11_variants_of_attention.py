@@ -43,10 +43,10 @@ K, V, q, augmented = (
     whole(1, 3),
     [ren_liu.residual(whole(4, n), whole(n, 4), 0.5, torch.relu) for n in (2, 3)],
 )
-seen = ren_liu.Attended(K[:-1], V[:-1], K[-1:], V[-1:], q[0])
+seen = ren_liu.QueryContext(K[:-1], V[:-1], K[-1:], V[-1:], q[0])
 for g, alpha, off, (k, beta) in product(([as_is] * 2, augmented), (0, 0.25), (0, 0.5), ((1, 0.0), (1, 0.5), (3, 0.75))):
     variant = ren_liu.Variant(
-        decay=alpha, off_diagonal=off, negatives=ren_liu.unlike(g[1](K[:-1]), k), beta=beta, values=g[0], keys=g[1]
+        decay=alpha, off_diagonal=off, negatives=ren_liu.least_similar(g[1](K[:-1]), k), beta=beta, values=g[0], keys=g[1]
     )
     assert torch.equal(attention(K, V, q, *g, alpha, off, k, beta, kernel=as_is), ren_liu.attention(seen, variant))
 print("equal to ren_liu.attention, bit for bit, in 24 variants")

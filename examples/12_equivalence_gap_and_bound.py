@@ -8,7 +8,7 @@ import argparse
 import numpy as np
 
 from refimpl import MP, Float, softmax_attention
-from refimpl.descent.ren_liu import Attended, attention, gap_bound, one_at_a_time, softmax_seen
+from refimpl.descent.ren_liu import QueryContext, attention, gap_bound, one_at_a_time, softmax_context
 from refimpl.files.safetensors import replacing, target_file
 
 parser = argparse.ArgumentParser()
@@ -41,7 +41,7 @@ def softmax(X, system):
 def rounding(X, system):
     """Of softmax attention and the dual model, both in these numbers."""
     x, *W = map(system.convert, (X, W_Q, W_K, W_V))
-    dual = one_at_a_time(softmax_seen(x[:-1, :], x[-1:, :], x[-1, :], *W), 1)
+    dual = one_at_a_time(softmax_context(x[:-1, :], x[-1:, :], x[-1, :], *W), 1)
     return gap(dual.tolist(), softmax(X, system))
 
 
@@ -51,7 +51,7 @@ def approximation(X, r):
     for _ in range(draws):
         omega = rng.normal(size=(8, r))
         phi_K, phi_q = (np.exp(x @ omega - (x * x).sum(1, keepdims=True) / 2) / np.sqrt(r) for x in (K, q))
-        gaps.append(gap(attention(Attended(phi_K[:-1], V[:-1], phi_K[-1:], V[-1:], phi_q[0])), o))
+        gaps.append(gap(attention(QueryContext(phi_K[:-1], V[:-1], phi_K[-1:], V[-1:], phi_q[0])), o))
     return np.sqrt(np.square(gaps).mean())
 
 

@@ -12,12 +12,12 @@ from fractions import Fraction
 
 from refimpl import QQ
 from refimpl.descent.gradient import alignment, gradient, squared_error
-from refimpl.descent.ren_liu import W_0, Attended, Variant, attention, unlike
+from refimpl.descent.ren_liu import W_0, QueryContext, Variant, attention, least_similar
 
-seen = Attended(
+seen = QueryContext(
     *map(QQ.convert, ([[2, 0], [1, 1], [0, 2], [2, 1]], [[3, 0], [2, 1], [0, 3], [3, 1]], [[1, 1]], [[1, 1]], [3, 2]))
 )
-negatives, beta, start, q, T = unlike(seen.K_D, 1), Fraction(1, 2), W_0(seen), seen.q[:, None], QQ.matrix_transpose
+negatives, beta, start, q, T = least_similar(seen.K_D, 1), Fraction(1, 2), W_0(seen), seen.q[:, None], QQ.matrix_transpose
 away = QQ.stack([seen.V_D[j, :] for [j] in negatives], axis=0)
 show = lambda x: str(x).replace("\n", "").strip("ℚ()")  # noqa: E731
 print(
