@@ -24,7 +24,8 @@ o, state = linear_attention(q, k, v)
 print("o =", o)
 
 # %%
-# By hand, for t = 1: q_1·k_0 = 1 and q_1·k_1 = 0, so token 1 looks at token 0 alone and returns v_0.
+# By hand, for t = 1: q_1·k_0 = 1 and q_1·k_1 = 0, so token 1 looks at token 0 alone and returns
+# v_0.
 assert o[1, :].tolist() == v[0, :].tolist()
 
 # %%
@@ -39,7 +40,8 @@ for form, options in [
     assert (other == o).all()
 
 # %%
-# In float64 they agree only up to rounding, and none is the right one. The truth is what ℚ makes of the same inputs.
+# In float64 they agree only up to rounding, and none is the right one. The truth is what ℚ makes of
+# the same inputs.
 inputs = [Float().random((50, width), seed) for seed, width in enumerate((8, 8, 4))]
 truth = floats(linear_attention(*map(QQ.convert, inputs), phi="relu")[0])
 for form in (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked):

@@ -18,19 +18,22 @@ from refimpl import (
 n, d, m = 4, 3, 2
 
 # %%
-# Dependency sets. Every input entry carries the number of its token; outputs carry the union. This is causality, by structure.
+# Dependency sets. Every input entry carries the number of its token; outputs carry the union. This
+# is causality, by structure.
 deps = Dependencies()
 o, _ = linear_attention(*(deps.tokens((n, width)) for width in (d, d, m)))
 print("token t depends on", [sorted(deps.sets(o)[t, 0]) for t in range(n)])
 
 # %%
-# Degrees. As a rational function of its inputs, how complicated is o_t? This is what identity testing modulo p needs.
+# Degrees. As a rational function of its inputs, how complicated is o_t? This is what identity
+# testing modulo p needs.
 deg = Degrees()
 o, _ = linear_attention(*(deg.variables((n, width)) for width in (d, d, m)))
 print("degrees of numerator and denominator:", deg.worst(o))
 
 # %%
-# Running error. The float computation, and beside each number a bound on how far it is from the truth.
+# Running error. The float computation, and beside each number a bound on how far it is from the
+# truth.
 run = RunningError("float32")
 inputs = [QQ.random((n, width), seed) for seed, width in enumerate((d, d, m))]
 o, _ = linear_attention_recurrent(*(run.convert(x) for x in inputs))
@@ -38,7 +41,8 @@ truth = floats(linear_attention(*inputs)[0])
 print(f"float32: error {np.max(abs(run.value(o) - truth)):.1e}, bound {np.max(run.error(o)):.1e}")
 
 # %%
-# Dual numbers. Move v_0 in one direction; the tangent of the output is the exact derivative, here over ℚ.
+# Dual numbers. Move v_0 in one direction; the tangent of the output is the exact derivative, here
+# over ℚ.
 dual = Dual(QQ)
 q, k, v = inputs
 direction = QQ.convert([[1, 0], *[[0, 0]] * (n - 1)])
@@ -47,7 +51,8 @@ weights = [row[0] for row in dual.tangent(o).tolist()]
 print("∂o_t/∂v_0, the weight of token 0 in token t:", *map(str, weights))
 
 # %%
-# Check it with a difference quotient: o is linear in v, so a step of any length gives the same, exactly.
+# Check it with a difference quotient: o is linear in v, so a step of any length gives the same,
+# exactly.
 step = linear_attention(q, k, v + direction)[0] - linear_attention(q, k, v)[0]
 assert [row[0] for row in step.tolist()] == weights
 print("and in floats:", Float().convert(weights))

@@ -1,7 +1,8 @@
 """A prompt becomes biases: convert it once, throw it away, and the model answers exactly as if it had read it."""
 
 # %%
-# A model of two layers with RoPE, in exact rationals; its rotations are powers of points of the circle, its norm has no root.
+# A model of two layers with RoPE, in exact rationals; its rotations are powers of points of the
+# circle, its norm has no root.
 import tempfile
 
 from refimpl import (
@@ -41,7 +42,8 @@ print(
 )
 
 # %%
-# The input alone, with the biases, against prompt and input, by the sum over all positions. `==` is exact.
+# The input alone, with the biases, against prompt and input, by the sum over all positions. `==` is
+# exact.
 prompted, _ = transformer(model, prompt + text, form=linear_attention)
 assert (converted(text) == prompted[3:, :]).all() and not (model(text) == prompted[3:, :]).all()
 print("converted == prompted; without the prompt the model says something else")
@@ -54,7 +56,8 @@ assert (unconvert(twice, text)([8]) == converted([8])).all()
 print("converted one after the other:", twice.prompts, " and the last taken out:", unconvert(twice, text).prompts)
 
 # %%
-# In float64 the two agree up to rounding. How much rounding may do is computed too, layer by layer, from the same program.
+# In float64 the two agree up to rounding. How much rounding may do is computed too, layer by layer,
+# from the same program.
 deep = random_model(
     Float(), Config(layers=3, width=16, heads=4, d=4, m=4, hidden=32, rope=Rotary(width=4), vocabulary=9), seed=1
 )
@@ -62,7 +65,8 @@ baked = convert(deep, prompt)
 print(check_conversion(deep, baked, prompt, [2, 7, 1, 8]))
 
 # %%
-# The biases are weights like any others. Saved alone, they go back only onto the model they came from.
+# The biases are weights like any others. Saved alone, they go back only onto the model they came
+# from.
 with tempfile.TemporaryDirectory() as folder:
     save(f"{folder}/biases.safetensors", baked, biases_only=True)
     again = load(f"{folder}/biases.safetensors", base=deep)

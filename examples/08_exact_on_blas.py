@@ -1,8 +1,9 @@
 """Exact arithmetic on BLAS: why float64 matrix products can be exact, and what that buys."""
 
 # %%
-# float64 holds every integer up to 2⁵³. As long as no sum can pass that, a product of float matrices is exact, in whatever order
-# it is added up. Numbers that are too large are cut into digits, and long sums into blocks: as many as the prime needs.
+# float64 holds every integer up to 2⁵³. As long as no sum can pass that, a product of float
+# matrices is exact, in whatever order it is added up. Numbers that are too large are cut into
+# digits, and long sums into blocks: as many as the prime needs.
 import time
 from fractions import Fraction
 
@@ -34,7 +35,8 @@ for p in (2**21 - 9, 2**31 - 1, 2**61 - 1):
     print(f"p = {p:19}: {digits}; {took / dgemm:4.1f} times as long as in float64")
 
 # %%
-# The same for many digits: rows and columns become integers times a power of two, and each entry is rounded once, at the end.
+# The same for many digits: rows and columns become integers times a power of two, and each entry is
+# rounded once, at the end.
 a, b = (MP(50).random((32, 32), seed) / 3 for seed in (0, 1))
 product, fast = seconds(lambda: a @ b)
 objects, slow = seconds(lambda: a.planes[0] @ b.planes[0], rounds=1)
@@ -48,7 +50,8 @@ print(
 assert once <= Fraction(1, 2 * 10**49)
 
 # %%
-# And attention: by chunks, time and memory beside inputs and output do not grow with the square of the text.
+# And attention: by chunks, time and memory beside inputs and output do not grow with the square of
+# the text.
 for n in (512, 1024, 2048):
     q, k, v = (abs(Float().random((4, n, 32), seed)) for seed in range(3))
     (o, _), chunked = seconds(lambda q=q, k=k, v=v: linear_attention_chunked(q, k, v))

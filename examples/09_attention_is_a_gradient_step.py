@@ -1,11 +1,13 @@
 """Attention is a gradient step: four times, on a handful of numbers, and by `==` wherever the numbers are exact.
 
-The claims are those of Irie et al. (a trained layer is attention), von Oswald et al. (a layer of attention is a step) and Ren & Liu
-(softmax attention is a step). Ours: that the biases of ICLCA are the step, and the constants of the last part.
+The claims are those of Irie et al. (a trained layer is attention), von Oswald et al. (a layer of
+attention is a step) and Ren & Liu (softmax attention is a step). Ours: that the biases of ICLCA are
+the step, and the constants of the last part.
 """
 
 # %%
-# Three examples (x, y) of y = W x, a first guess W_0, a rate η. The gradient is taken from the loss, by dual numbers, not from a formula.
+# Three examples (x, y) of y = W x, a first guess W_0, a rate η. The gradient is taken from the
+# loss, by dual numbers, not from a formula.
 from fractions import Fraction
 
 from refimpl import MP, QQ, convert, softmax_attention
@@ -19,14 +21,15 @@ W_2 = step(squared_error, W_1, eta, X, Y)
 print("W_0, W_1, W_2:", W_0, W_1, W_2, "  W x:", *(x @ T(W) for W in (W_0, W_1, W_2)))
 
 # %%
-# Irie et al.: the layer need not change its weights. It keeps what it was trained on, inputs as keys and errors as values, and attends.
+# Irie et al.: the layer need not change its weights. It keeps what it was trained on, inputs as
+# keys and errors as values, and attends.
 errors, inputs = irie.training_history(W_0, X, Y, eta, 2, irie.half_squares)
 print("two steps leave", inputs.shape[0], "pairs, with errors −η ∂L/∂y:", *(e[0] for e in errors.tolist()))
 assert QQ.equal(irie.dual_form(W_0, errors, inputs, x), x @ T(W_2))
 
 # %%
-# von Oswald et al.: linear self-attention whose weights are chosen so that a layer is a step, and two layers are two. A query comes in as
-# (x, −W_0 x) and goes out as (x, −W_1 x).
+# von Oswald et al.: linear self-attention whose weights are chosen so that a layer is a step, and
+# two layers are two. A query comes in as (x, −W_0 x) and goes out as (x, −W_1 x).
 shown, asked = von_oswald.examples(X, Y), von_oswald.queries(x, W_0)
 for layers, W in ((1, W_1), (2, W_2)):
     out = von_oswald.steps(asked, shown, W_0, eta, layers)
@@ -34,8 +37,9 @@ for layers, W in ((1, W_1), (2, W_2)):
     assert QQ.equal(von_oswald.predictions(out, 1), x @ T(W))
 
 # %%
-# The same as an ordinary model, and its examples converted to biases (example 06). ICLCA knows nothing of descent; yet its bias, turned
-# over and times −η/N, is the change of the weights. The examples are gone, and the model has learned.
+# The same as an ordinary model, and its examples converted to biases (example 06). ICLCA knows
+# nothing of descent; yet its bias, turned over and times −η/N, is the change of the weights. The
+# examples are gone, and the model has learned.
 model = von_oswald.regression_model(W_0, eta, 3, layers=2)
 converted = convert(model, von_oswald.model_examples(X, Y), mask="full")
 b_KV = converted.biases[0].S[0, :, :]
@@ -44,8 +48,9 @@ assert QQ.equal(von_oswald.weight_update(b_KV, eta, 3), W_1 - W_0)
 assert QQ.equal(von_oswald.predictions(converted(von_oswald.model_queries(x, W_0)), 1), x @ T(W_2))
 
 # %%
-# Ren & Liu: softmax attention, too, is what a model W φ(x) predicts after one step. exp is not in ℚ: what is left over is rounding, and
-# goes where more digits are carried. The rate cancels: 1 or 7, the same.
+# Ren & Liu: softmax attention, too, is what a model W φ(x) predicts after one step. exp is not in
+# ℚ: what is left over is rounding, and goes where more digits are carried. The rate cancels: 1 or
+# 7, the same.
 for digits in (20, 40, 80):
     mp, T = MP(digits), MP(digits).matrix_transpose
     demonstrations, text, W_Q, W_K, W_V = (

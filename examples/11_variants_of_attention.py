@@ -1,12 +1,14 @@
 """Variants of attention, trained: do the regularised, augmented and negative-sample forms learn better than softmax attention as it is?
 
-The variants are those on the slides of Ren & Liu, by the formulas of refimpl.descent.ren_liu. Ours: the task (in-context regression), one
-layer, σ = relu, c = ½, negatives with the least alike keys, g_1 and g_2 for the demonstrations alone, all sizes. So no figure of theirs is
-repeated. --full takes minutes: 100 epochs, ten seeds. --plot FILE.png
+The variants are those on the slides of Ren & Liu, by the formulas of refimpl.descent.ren_liu. Ours:
+the task (in-context regression), one layer, σ = relu, c = ½, negatives with the least alike keys,
+g_1 and g_2 for the demonstrations alone, all sizes. So no figure of theirs is repeated. --full
+takes minutes: 100 epochs, ten seeds. --plot FILE.png
 """
 
 # %%
-# All variants in one function, for many sequences at once. K, V: N demonstrations, then the query's own token; g_1, g_2 augment.
+# All variants in one function, for many sequences at once. K, V: N demonstrations, then the query's
+# own token; g_1, g_2 augment.
 import argparse
 from itertools import product
 
@@ -34,8 +36,9 @@ def attention(K, V, q, g_1, g_2, decay=0.0, off_diagonal=0.0, k=0, beta=0.0, ker
 
 
 # %%
-# Is it refimpl's? With κ = k·q in place of exp, small integers and binary α, β/k, nothing rounds before the division: `==` is asked for.
-# It cannot see exp itself, nor that g_2 comes before exp here, as on the slides, but after φ in refimpl's Variant: for k·q they agree.
+# Is it refimpl's? With κ = k·q in place of exp, small integers and binary α, β/k, nothing rounds
+# before the division: `==` is asked for. It cannot see exp itself, nor that g_2 comes before exp
+# here, as on the slides, but after φ in refimpl's Variant: for k·q they agree.
 as_is, whole = lambda x: x, lambda *shape: torch.randint(1, 4, shape, generator=rng).to(torch.float64)
 K, V, q, augmented = (
     whole(6, 3),
@@ -46,16 +49,23 @@ K, V, q, augmented = (
 seen = ren_liu.QueryContext(K[:-1], V[:-1], K[-1:], V[-1:], q[0])
 for g, alpha, off, (k, beta) in product(([as_is] * 2, augmented), (0, 0.25), (0, 0.5), ((1, 0.0), (1, 0.5), (3, 0.75))):
     variant = ren_liu.Variant(
-        decay=alpha, off_diagonal=off, negatives=ren_liu.least_similar(g[1](K[:-1]), k), beta=beta, values=g[0], keys=g[1]
+        decay=alpha,
+        off_diagonal=off,
+        negatives=ren_liu.least_similar(g[1](K[:-1]), k),
+        beta=beta,
+        values=g[0],
+        keys=g[1],
     )
     assert torch.equal(attention(K, V, q, *g, alpha, off, k, beta, kernel=as_is), ren_liu.attention(seen, variant))
 print("equal to ren_liu.attention, bit for bit, in 24 variants")
 
 # %%
-# Sequences of N = 20 examples (x, y) and a query (x, 0), d = 3, x ~ U(−1, 1), w ~ N(0, I); the prediction is o. Every variant sees the same
-# data and starts at the same weights, all seeds side by side. The loss is that of sequences held out: (y − ŷ)², at first about 1.
-# N, d, Adam's rate (of 0.01, 0.03, 0.05, 0.1) and the scale of the first weights (of 1, 1/2, 1/5) were picked so that the normal form
-# learns and its seeds agree; no variant was tuned. Still some seeds stay on a plateau, which is most of the spread.
+# Sequences of N = 20 examples (x, y) and a query (x, 0), d = 3, x ~ U(−1, 1), w ~ N(0, I); the
+# prediction is o. Every variant sees the same data and starts at the same weights, all seeds side
+# by side. The loss is that of sequences held out: (y − ŷ)², at first about 1. N, d, Adam's rate (of
+# 0.01, 0.03, 0.05, 0.1) and the scale of the first weights (of 1, 1/2, 1/5) were picked so that the
+# normal form learns and its seeds agree; no variant was tuned. Still some seeds stay on a plateau,
+# which is most of the spread.
 seeds, epochs = (10, 100) if options.full else (3, 8)
 X = 2 * torch.rand((seeds, 1024, 21, 3), generator=rng) - 1
 y = X @ torch.randn((seeds, 1024, 3, 1), generator=rng)

@@ -1,7 +1,8 @@
 """Softmax attention through features: a prompt becomes a memory of fixed size, approximately, and how far off is known beforehand."""
 
 # %%
-# exp(x·y) is the mean of φ(x)·φ(y) over random directions. How far off a map is, on average, is a formula; here beside what came out.
+# exp(x·y) is the mean of φ(x)·φ(y) over random directions. How far off a map is, on average, is a
+# formula; here beside what came out.
 import numpy as np
 
 from refimpl import (
@@ -30,8 +31,9 @@ for kind in ("positive", "hyperbolic", "trigonometric", "orthogonal", "simplex")
     print(f"{np.sqrt(mean_squared_error(kind, x[0], y[0], r)):.4f}")
 
 # %%
-# A memory keeps Σ φ(y_j) v_jᵀ and Σ φ(y_j), with the scale of its sums as a logarithm: keys of any size fit, texts can be joined,
-# and no key that comes later changes what was read before. Here the last key is a thousand times larger than the others.
+# A memory keeps Σ φ(y_j) v_jᵀ and Σ φ(y_j), with the scale of its sums as a logarithm: keys of any
+# size fit, texts can be joined, and no key that comes later changes what was read before. Here the
+# last key is a thousand times larger than the others.
 keys, values, query = rng.standard_normal((6, 8)), rng.standard_normal((6, 2)), rng.standard_normal((1, 8))
 keys[-1] *= 1000
 phi = random_features("positive", r, 8, seed=0, system=Float())
@@ -41,7 +43,8 @@ again, total, _ = write(phi, keys, values).read(query)
 print("joined and at once:", num / den, again / total)
 
 # %%
-# The same for whole models. Only what the prompt adds to the sums of the input is approximate; without `by` it is exact, as a KV cache.
+# The same for whole models. Only what the prompt adds to the sums of the input is approximate;
+# without `by` it is exact, as a KV cache.
 config = Config(
     layers=2, width=16, heads=4, groups=2, d=8, m=8, phi="softmax", rope=Rotary(8, placement="before"), vocabulary=9
 )
@@ -60,7 +63,8 @@ for by in (
     )
 
 # %%
-# Prompts stack. Under RoPE an earlier memory is seen from further on by turning its directions: neither S nor z is touched.
+# Prompts stack. Under RoPE an earlier memory is seen from further on by turning its directions:
+# neither S nor z is touched.
 once = convert(convert(model, prompt[:40], by=Compression("positive", 64)), prompt[40:], by=Compression("positive", 64))
 (memory,) = once.biases[0].memories
 print(

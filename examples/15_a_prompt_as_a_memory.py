@@ -1,6 +1,7 @@
 """How well do memories of fixed size stand for a prompt of softmax attention? Every kind, at equal memory, on real models.
 
-ICLAA is Chen et al.'s (2024); maps that use the prompt's keys are ours to try. --full (minutes), --plot FILE.png, REFIMPL_MODELS=FOLDER
+ICLAA is Chen et al.'s (2024); maps that use the prompt's keys are ours to try. --full (minutes),
+--plot FILE.png, REFIMPL_MODELS=FOLDER
 """
 
 import argparse
@@ -28,8 +29,9 @@ prompts, seeds, scales = (8, 2, (0.5, 1, 2)) if options.full else (2, 1, (1,))
 widths = (16, 64, 256, 1024, 4096) if options.full else (16, 256)
 
 # %%
-# Two real models: stories260K (Llama: RoPE, 4 groups of 2 heads of width 8), whose prompts are stories of its own telling; and gpt-nano
-# (GPT-2: a table of 11 positions), which sorts six letters. Its positions go on after the prompt, or start again, which adds an error.
+# Two real models: stories260K (Llama: RoPE, 4 groups of 2 heads of width 8), whose prompts are
+# stories of its own telling; and gpt-nano (GPT-2: a table of 11 positions), which sorts six
+# letters. Its positions go on after the prompt, or start again, which adds an error.
 folder, files = os.environ.get("REFIMPL_MODELS", ""), ("stories260K.bin", "gpt-nano-sort-model.json")
 real = all((Path(folder) / name).is_file() for name in files) and folder
 M, n = (256, 32) if options.full else (96, 16)
@@ -66,8 +68,9 @@ SUBJECTS = {
 }
 
 # %%
-# The prompted model is the truth, the model without the prompt what has to be beaten. A scale s is one of attention: exp(s q·k/√d).
-# Intervals are Student's, 95 %, over prompts, each a mean over seeds.
+# The prompted model is the truth, the model without the prompt what has to be beaten. A scale s is
+# one of attention: exp(s q·k/√d). Intervals are Student's, 95 %, over prompts, each a mean over
+# seeds.
 
 
 def mean(values):

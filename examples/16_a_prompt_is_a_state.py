@@ -1,7 +1,8 @@
 """RWKV, a real trained linear-attention model: a prompt becomes its state, exactly. With REFIMPL_MODELS=FOLDER on real weights."""
 
 # %%
-# A layer reads a text from a state and hands on the state after it. Nothing else of the past reaches the future, so a prompt *is* a state.
+# A layer reads a text from a state and hands on the state after it. Nothing else of the past
+# reaches the future, so a prompt *is* a state.
 import os
 import tempfile
 from pathlib import Path
@@ -33,7 +34,8 @@ assert QQ.equal(o, summed)
 print("in ℚ, the running state and the explicit sum are the same fractions")
 
 # %%
-# A whole model. The prompted side never forms a state: each token sums over all positions before it.
+# A whole model. The prompted side never forms a state: each token sums over all positions before
+# it.
 path = Path(os.environ.get("REFIMPL_MODELS", "")) / "tiny-rwkv-5v2-730K-FP32.bin"
 if path.is_file():
     model = read_model(path)

@@ -1,8 +1,9 @@
 """Small instances of the dual forms, computed by Python and to be computed again by Coq:  python instances_dual.py > instances_dual.v
 
-As instances.py does it: functions of refimpl.descent are run in ℚ on random numbers (always the same), and printed as Examples. The
-twins of computable_dual.v, given the inputs of Python, give the outputs of Python, exactly. Python takes its gradients from the losses,
-by dual numbers; Coq from formulas that are proved to be the gradients.
+As instances.py does it: functions of refimpl.descent are run in ℚ on random numbers (always the
+same), and printed as Examples. The twins of computable_dual.v, given the inputs of Python, give the
+outputs of Python, exactly. Python takes its gradients from the losses, by dual numbers; Coq from
+formulas that are proved to be the gradients.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """In-context learning as gradient descent: every function against plain Python, written with loops from the formulas.
 
-Numbers are drawn in ℚ, where the oracle computes. Other systems are given the same numbers, and must come to the same.
+Numbers are drawn in ℚ, where the oracle computes. Other systems are given the same numbers, and
+must come to the same.
 """
 
 from __future__ import annotations
@@ -422,7 +423,9 @@ def test_the_bias_of_gd_plus_plus():
     """Its heads are d wide where d > m: the change of weights is in the first m columns of the first, and the others are 0."""
     W, eta, X, Y, _ = learn(Lesson(3, 3, 2), 8)
     bias = (
-        convert(von_oswald.regression_model(W, eta, 3, gamma=Fraction(1, 3)), von_oswald.model_examples(X, Y), mask="full")
+        convert(
+            von_oswald.regression_model(W, eta, 3, gamma=Fraction(1, 3)), von_oswald.model_examples(X, Y), mask="full"
+        )
         .biases[0]
         .S[0]
     )
@@ -463,7 +466,9 @@ def test_a_learning_rate_may_be_an_integer():
         )
         assert QQ.equal(von_oswald.weight_update(W, eta, 3), -third * QQ.matrix_transpose(W))
         assert QQ.equal(step(squared_error, W, eta, X, Y), W + QQ.matrix_transpose(change_of(W, X, Y, one)))
-        assert QQ.equal(ren_liu.subtract_negatives(Y, [[1, 2], [2, 0], [0, 1]], eta)[0, :], Y[0, :] - (Y[1, :] + Y[2, :]) / 2)
+        assert QQ.equal(
+            ren_liu.subtract_negatives(Y, [[1, 2], [2, 0], [0, 1]], eta)[0, :], Y[0, :] - (Y[1, :] + Y[2, :]) / 2
+        )
     half = np.asarray(von_oswald.weight_update(np.ones((1, 2)), 1, 2))
     assert half.tolist() == [[-0.5], [-0.5]]
 

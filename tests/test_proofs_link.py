@@ -1,6 +1,7 @@
 """What is proved is what runs: Coq computes again what Python has computed, and a formula changed on either side breaks the build.
 
-Only what instances.v needs is built here, and of that file a few instances; `make -C proofs` builds it all.
+Only what instances.v needs is built here, and of that file a few instances; `make -C proofs` builds
+it all.
 """
 
 from __future__ import annotations
@@ -24,11 +25,7 @@ from refimpl.model import token_wise
 
 PROOFS = Path(__file__).parents[1] / "proofs"
 # each stands on rooms of the lines above it
-ROOMS = (
-    ("linear_attention",),
-    ("conversion", "rope", "feature_maps", "rationals"),
-    ("computable",),
-)
+ROOMS = (("linear_attention",), ("conversion", "rope", "feature_maps", "rationals"), ("computable",))
 
 
 def load(path):
