@@ -1,4 +1,4 @@
-"""A prompt becomes biases: the model answers exactly as if it had read the prompt, which is gone."""
+"""A prompt becomes biases: without it, the model answers exactly as if it had read it."""
 
 # %%
 # A model of two layers with RoPE, in exact rationals. Its rotations are powers of points of the

@@ -1,4 +1,4 @@
-"""Exact arithmetic on BLAS: float64 matrix products can be exact, and you will see how fast they are."""
+"""Exact arithmetic on BLAS: float64 matrix products can be exact, and here is how fast they are."""
 
 # %%
 # float64 holds every integer up to 2⁵³. As long as no sum can pass that, a product of float

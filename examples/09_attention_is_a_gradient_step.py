@@ -1,13 +1,11 @@
-"""Attention is a gradient step: you will see it four times, on a handful of numbers, mostly by `==`.
+"""Attention is a gradient step: you will see it four times, on a handful of numbers, by `==`.
 
-The claims are those of Irie et al. (a trained layer is attention), von Oswald et al. (a layer of
-attention is a step) and Ren & Liu (softmax attention is a step). Ours: the biases of ICLCA are the
-step, and the constants of the last part.
+Irie et al. claim that a trained layer is attention, von Oswald et al. and Ren & Liu that attention
+is a step. Ours: the biases of ICLCA are the step, and the constants of the last part.
 """
 
 # %%
-# Three examples (x, y) of y = W x, a first guess W_0 and a rate η. Dual numbers take the gradient
-# from the loss, not from a formula.
+# Three examples (x, y) of y = W x, a guess W_0, a rate η. Dual numbers differentiate the loss.
 from fractions import Fraction
 
 from refimpl import MP, QQ, convert, softmax_attention
