@@ -12,29 +12,24 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import t as student
 
-from refimpl import Config, Float, Rotary, convert, random_model
+from refimpl import Compression, Config, Float, Rotary, convert, generate, random_model, read_model
 from refimpl.attention.random_features import KINDS as RANDOM
 from refimpl.files.checkpoint import memory
-from refimpl.files.models import read_model
 from refimpl.files.safetensors import replacing, target_file
-from refimpl.model.generation import generate
-from refimpl.prompt.compression import KINDS, Compression
+from refimpl.prompt.compression import KINDS
 from refimpl.prompt.fidelity import distance
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--full", action="store_true")
+(parser := argparse.ArgumentParser()).add_argument("--full", action="store_true")
 parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
 options = parser.parse_args()
 prompts, seeds, scales = (8, 2, (0.5, 1, 2)) if options.full else (2, 1, (1,))
-widths = (16, 64, 256, 1024, 4096) if options.full else (16, 256)
+widths, M, n = ((16, 64, 256, 1024, 4096), 256, 32) if options.full else ((16, 256), 96, 16)
 
 # %%
-# There are two real models. stories260K (Llama: RoPE, 4 groups of 2 heads of width 8) has prompts of
-# its own telling. gpt-nano (GPT-2: a table of 11 positions) sorts six letters; its positions go on
-# after the prompt, or start again, which adds an error.
+# stories260K (Llama: RoPE, 4 groups of 2 heads of width 8) tells its own prompts. gpt-nano (GPT-2: a
+# table of 11 positions) sorts six letters; its positions go on, or start again, which adds an error.
 folder, files = os.environ.get("REFIMPL_MODELS", ""), ("stories260K.bin", "gpt-nano-sort-model.json")
 real = all((Path(folder) / name).is_file() for name in files) and folder
-M, n = (256, 32) if options.full else (96, 16)
 if real:
     llama, nano = (read_model(Path(folder) / name) for name in files)
 else:
@@ -54,17 +49,15 @@ def letters(seed):
     return (text := list(np.random.default_rng(seed).integers(0, 3, 6))), sorted(text)[:5]
 
 
-# "half rank" is positive features with half of the columns of [b_KV b_D]
-random_maps, maps_by_keys = (*RANDOM, "half rank"), KINDS[len(RANDOM) :]
+random_maps, maps_by_keys = (*RANDOM, "half rank"), KINDS[len(RANDOM) :]  # half of the columns of [b_KV b_D]
 first, second = ("stories260K", "gpt-nano") if real else ("random Llama", "random GPT-2")
-subjects = {first: (llama, story, True), second: (nano, letters, False)}
-subjects[f"{second}, positions restarted"] = nano, letters, True
+also = f"{second}, positions restarted"
+subjects = {first: (llama, story, True), second: (nano, letters, False), also: (nano, letters, True)}
 
 
 # %%
-# The prompted model is the truth, and each memory must beat the model without the prompt. A scale s
-# is one of attention: exp(s q·k/√d). Intervals are Student's, 95 %, over prompts, each a mean over
-# seeds.
+# The prompted model is the truth; a memory must beat the model without the prompt. A scale s is one
+# of attention: exp(s q·k/√d). Intervals are Student's, 95 %, over prompts, means over seeds.
 def mean(values):
     each = np.mean(np.reshape(values, (prompts, -1)), axis=-1)
     return np.mean(each), student.ppf(0.975, prompts - 1) * np.std(each, ddof=1) / np.sqrt(prompts)
@@ -94,8 +87,7 @@ def measure(model, text_of, restart):
 # %%
 figures = {name: measure(*subject) for name, subject in subjects.items()}
 for name, (found, sizes) in figures.items():
-    print(f"\n{name}: relative logit error in %, × where it is worse than dropping the prompt;", end=" ")
-    print("and next-token agreement at scale 1")
+    print(f"\n{name}: relative logit error in %, × if worse than no prompt; next-token agreement at scale 1")
     print(f"{'kind':15}{'r':>5}{'memory':>9}" + "".join(f"{f'scale {s}':>18}" for s in scales) + f"{'agreement':>16}")
     best = {random_maps: [], maps_by_keys[:-1]: []}
     for (kind, r), by_scale in found.items():
@@ -111,9 +103,9 @@ for name, (found, sizes) in figures.items():
         smallest = [min((entry for entry in entries if entry[2] <= most), default=None) for entries in best.values()]
         a, b = (f"{entry[1]} {100 * entry[0]:.3g}" if entry else "none so small" for entry in smallest)
         print(f"up to {most:6.4f} of the cache: random features {a}, maps by keys {b}")
-print("\nmemory: 1c is the exact KV cache. Chen et al. report, as read in notes, for GPT-2:", end=" ")
-print("16.56 % dropped, 9.17 % converted;\nits size, prompts, number of features and positions", end=" ")
-print("are not known to us, so these figures stand beside ours, not against them.")
+print("""
+memory: 1c is the exact KV cache. Chen et al. report, as read in notes, for GPT-2: 16.56 % dropped, 9.17 % converted;
+its size, prompts, number of features and positions are not known to us, so their figures only stand beside ours.""")
 
 # %%
 if options.plot:
@@ -125,8 +117,7 @@ if options.plot:
         for i, kind in enumerate((*random_maps, *maps_by_keys[:-1])):
             measures = {r: mean([e for e, _ in x[1]]) for (k, r), x in found.items() if k == kind}
             x, error, half = np.array(sorted((sizes[kind, r]["biases"], *m) for r, m in measures.items())).T
-            # no bar goes below 0
-            bars, style = [np.minimum(half, 0.9 * error), half], "o-" if kind in maps_by_keys else "s--"
+            bars, style = [np.minimum(half, 0.9 * error), half], "o-" if kind in maps_by_keys else "s--"  # bars above 0
             axis.errorbar(x, error, bars, fmt=style, ms=4, lw=1, elinewidth=0.5, color=plt.cm.tab20(i), label=kind)
         axis.axhline(mean([e for e, _ in found["dropped", 0][1]])[0], color="k", ls=":", label="prompt dropped")
         cache = sizes["cache", 0]["kv_cache"]
