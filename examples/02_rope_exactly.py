@@ -1,7 +1,9 @@
-"""RoPE without a cosine: rotations with rational entries, so that relative positions are an equality."""
+"""RoPE without a cosine: with rational rotations, only relative positions matter, by `==`."""
 
 # %%
-# A rotation needs c² + s² = 1, not an angle. Every fraction t gives one: c = (1−t²)/(1+t²), s = 2t/(1+t²).
+# A rotation needs c² + s² = 1, not an angle. Every fraction t gives one:
+#
+#     c = (1 − t²)/(1 + t²)        s = 2t/(1 + t²)
 from fractions import Fraction
 
 from refimpl import QQ, Rope, angle_table, circle_point, power_table, system
@@ -24,14 +26,16 @@ assert score(3, 5) == score(1003, 1005) == score(-5, -3)
 print("score at distance 2:", score(3, 5), "  at distance 3:", score(3, 6))
 
 # %%
-# Two layouts, one function. Llama pairs (i, i+2), GPT-J pairs (2i, 2i+1); a permutation P carries one into the other.
+# Two layouts compute one function: Llama pairs features (i, i+2), GPT-J pairs (2i, 2i+1). A
+# permutation P carries one into the other.
 half, inter = rope, Rope(rope.table, "interleaved")
 assert (interleave(half(x, [7]), pairs=2) == inter(interleave(x, pairs=2), [7])).all()
 assert (deinterleave(interleave(x, pairs=2), pairs=2) == x).all()
 print("mixing them up:", *map(str, half(x, [1]).tolist()[0]), " vs ", *map(str, inter(x, [1]).tolist()[0]))
 
 # %%
-# The usual angles p·10000^(−2i/d) are not rational; float32 holds them to within its rounding, even far out.
+# The usual angles p·10000^(−2i/d) are not rational. float32 has their cosines to within its
+# rounding, even far out.
 for p in (1, 4095, 10**6):
     cos32, _ = angle_table(system("float32"), 4)([p])
     exact, _ = angle_table(system("mpmath(40)"), 4)([p])

@@ -1,6 +1,7 @@
-"""The state is the past: (S, z, position) replaces every token that was read, exactly."""
+"""The state is the past: (S, z, position) replaces all tokens read so far, exactly."""
 
 # %%
+# Six tokens are read at once, with RoPE, in exact rationals.
 from refimpl import QQ, Rope, circle_point, linear_attention, power_table
 from refimpl.attention.state import absorb, join, no_text, remove, shift
 
@@ -9,7 +10,8 @@ q, k, v = (QQ.random((6, width), seed) for seed, width in ((1, 4), (2, 4), (3, 2
 whole, end = linear_attention(q, k, v, rope=rope)
 
 # %%
-# Split anywhere. Four tokens of prompt become S (4 × 2) and z (4); the other two are read from there.
+# A text can be split anywhere. Four tokens of prompt become S (4 × 2) and z (4); the other two
+# tokens are read from there.
 #
 #     S = Σ R_s φ(k_s) v_sᵀ        z = Σ φ(k_s)
 _, past = linear_attention(q[:4, :], k[:4, :], v[:4, :], rope=rope)
@@ -18,7 +20,8 @@ assert (rest == whole[4:, :]).all()
 print("prefill 4 + decode 2 == one pass over 6; next position", past.position)
 
 # %%
-# Texts join like strings. A state belongs to its position, so join turns the second one by R_p before adding.
+# Texts join like strings. A state belongs to its position, so join turns the second one by R_p
+# before adding.
 empty = no_text(v, 4, 2)
 a, b, c = (absorb(empty, k[i : i + 2, :], v[i : i + 2, :], rope=rope) for i in (0, 2, 4))
 left, right = join(join(a, b, rope=rope), c, rope=rope), join(a, join(b, c, rope=rope), rope=rope)
@@ -33,7 +36,8 @@ undone = remove(left, c, rope=rope)
 assert (undone.S == join(a, b, rope=rope).S).all()
 
 # %%
-# Shift: the prompt moves to positions −4 … −1, and the input starts at 0 as if there had been no prompt.
+# A shift moves the prompt to positions −4 … −1. The input then starts at 0, as if there had been no
+# prompt.
 moved = shift(past, -4, rope=rope)
 rest, _ = linear_attention(q[4:, :], k[4:, :], v[4:, :], rope=rope, state=moved)
 assert (rest == whole[4:, :]).all()

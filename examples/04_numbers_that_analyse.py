@@ -1,6 +1,7 @@
-"""Numbers that analyse: run the same source on other numbers, and it tells you about itself."""
+"""Numbers that analyse: run on other numbers, the same source shows how it behaves."""
 
 # %%
+# The source is `linear_attention`; four tokens are enough.
 import numpy as np
 
 from refimpl import (
@@ -18,19 +19,21 @@ from refimpl import (
 n, d, m = 4, 3, 2
 
 # %%
-# Dependency sets. Every input entry carries the number of its token; outputs carry the union. This is causality, by structure.
+# Dependency sets: every input carries the number of its token, and outputs carry the union. This
+# shows causality, by structure.
 deps = Dependencies()
 o, _ = linear_attention(*(deps.tokens((n, width)) for width in (d, d, m)))
 print("token t depends on", [sorted(deps.sets(o)[t, 0]) for t in range(n)])
 
 # %%
-# Degrees. As a rational function of its inputs, how complicated is o_t? This is what identity testing modulo p needs.
+# Degrees: o_t is a rational function of its inputs, and this is how complicated it is. Identity
+# testing modulo p needs these numbers.
 deg = Degrees()
 o, _ = linear_attention(*(deg.variables((n, width)) for width in (d, d, m)))
 print("degrees of numerator and denominator:", deg.worst(o))
 
 # %%
-# Running error. The float computation, and beside each number a bound on how far it is from the truth.
+# Running error: each float of the computation comes with a bound on its distance from the truth.
 run = RunningError("float32")
 inputs = [QQ.random((n, width), seed) for seed, width in enumerate((d, d, m))]
 o, _ = linear_attention_recurrent(*(run.convert(x) for x in inputs))
@@ -38,7 +41,8 @@ truth = floats(linear_attention(*inputs)[0])
 print(f"float32: error {np.max(abs(run.value(o) - truth)):.1e}, bound {np.max(run.error(o)):.1e}")
 
 # %%
-# Dual numbers. Move v_0 in one direction; the tangent of the output is the exact derivative, here over ℚ.
+# Dual numbers: v_0 moves in one direction, and the tangent of the output is the exact derivative,
+# here over ℚ.
 dual = Dual(QQ)
 q, k, v = inputs
 direction = QQ.convert([[1, 0], *[[0, 0]] * (n - 1)])
@@ -47,7 +51,7 @@ weights = [row[0] for row in dual.tangent(o).tolist()]
 print("∂o_t/∂v_0, the weight of token 0 in token t:", *map(str, weights))
 
 # %%
-# Check it with a difference quotient: o is linear in v, so a step of any length gives the same, exactly.
+# A difference quotient checks it: o is linear in v, so a step of any length gives exactly the same.
 step = linear_attention(q, k, v + direction)[0] - linear_attention(q, k, v)[0]
 assert [row[0] for row in step.tolist()] == weights
 print("and in floats:", Float().convert(weights))

@@ -1,7 +1,8 @@
-"""Low precision: what a running sum in bfloat16 forgets, and how to tell rounding from a mistake."""
+"""Low precision: a running sum in bfloat16 forgets, and probes tell rounding from mistakes."""
 
 # %%
-# z = Σ φ(k_s), added up one token at a time, rounded to bfloat16 after every token. bfloat16 has 8 significant bits.
+# z = Σ φ(k_s) is added up one token at a time, and rounded to bfloat16 after every token. bfloat16
+# has 8 significant bits.
 from refimpl import Rounded, exact_probe, floats, linear_attention, linear_attention_chunked, linear_attention_recurrent
 from refimpl.attention.feature_maps import elu_plus_one
 
@@ -17,15 +18,16 @@ for n in (64, 4096):
     print(f"{n:5} tokens: running z off by {worst:6.1%}, rounded once at the end by {best:.1%}")
 
 # %%
-# Why: once z reaches 2⁸ times a term, the term is less than half a step and is lost. Ones stop at 256.
+# Once z reaches 2⁸ times a term, the term is less than half a step, and is lost. Ones stop at 256.
 z = bf16.convert(0)
 for _ in range(4096):
     z = z + 1
 print("4096 ones add up to", z.tolist())
 
 # %%
-# So is a kernel that is 1 % off broken, or only rounded? Ask it where nothing rounds: one-hot keys, small integers,
-# denominators that are powers of two. There every correct kernel must give == in every format.
+# So is a kernel that is 1 % off broken, or only rounded? A probe asks it where nothing rounds: keys
+# are one-hot, values small integers, denominators powers of two. There every correct kernel must
+# give == in every format.
 for format in ("bfloat16", "float16"):
     probe = exact_probe(Rounded(format), n=9, r=4, m=3, layout="half", seed=1)
     for form in (linear_attention, linear_attention_recurrent, linear_attention_chunked):
@@ -34,7 +36,7 @@ for format in ("bfloat16", "float16"):
         assert probe.mismatch(o, state) is None
 
 # %%
-# And a mistake is no longer hidden by rounding: read with one position too many.
+# Rounding no longer hides a mistake, here a state read with one position too many.
 wrong = {**probe.options, "state": type(state)(probe.options["state"].S, probe.options["state"].z, 4)}
 o, state = linear_attention_recurrent(probe.q, probe.k, probe.v, **wrong)
 print("off by one position:", probe.mismatch(o, state))

@@ -1,11 +1,12 @@
-"""What cannot be done: the few numbers that show why a prompt becomes these biases, under these assumptions, and nothing less."""
+"""What cannot be done: a few numbers show why a prompt must become these biases, no less."""
 
 # %%
-# A model that adds. Tokens are (1, x, 0, 0); layer 1 finds y, layer 2 finds z, and the output is (1, x, y, z).
+# This model adds. Tokens are (1, x, 0, 0); layer 1 finds y, layer 2 finds z, and the output is
+# (1, x, y, z).
 #
 #     y_t = Σ_{s≤t} x_s        z_t = Σ_{s≤t} y_s²
 #
-# A prompt becomes its Σ x and its Σ y²: two numbers, and any others in their place would show in y or z.
+# A prompt becomes its Σ x and its Σ y². Any other two numbers in their place would show in y or z.
 from refimpl import QQ, convert
 from refimpl.verify.theorems.witnesses import adder, biases, show, sums, text, then
 
@@ -15,20 +16,21 @@ print("as biases, in layer 1 and 2:", *biases(convert(model, prompt))[:, 0].toli
 assert QQ.equal(sums(convert(model, prompt), x), sums(model, then(prompt, x)))
 
 # %%
-# Three assumptions. Drop one, and what the bias would have to be depends on the input.
+# The theorem has three assumptions. Without any one of them, the bias would depend on the input.
 print(show("needs_causality", "needs_relative_positions", "needs_separation"))
 
 # %%
-# Nothing less than a bias of the state: not other weights, and not biases of the projections.
+# Neither other weights nor biases of the projections do what a bias of the state does.
 print(show("no_change_of_weights", "no_projection_biases"))
 
 # %%
-# Biases remember sums. Two prompts with the same sums are the same to every later token of this model, but not to an earlier prompt:
-# put before them, or taken away from before them, it tells them apart.
+# Biases remember sums. Two prompts with the same sums are the same to every later token of this
+# model, but an earlier prompt, put before them or taken away from before them, tells them apart.
 print(show("joining_biases", "lifo_only"))
 
 # %%
-# A difference shows something only if it goes when its cause does. Under a causal mask, layer 2 needs one bias, whatever the input.
+# A difference is evidence only if it goes away with its cause. Under a causal mask, layer 2 needs
+# one bias, whatever the input.
 for mask in ("full", "causal"):
     ys = [adder(QQ, layers=1)(then(prompt, text(QQ, other)), mask=mask)[:2, 2] for other in (5, 6)]
     print(f"{mask:6} mask, inputs 5 and 6: Σ y² over the prompt is", *(QQ.sum(y * y, axis=0).tolist() for y in ys))

@@ -1,8 +1,9 @@
-"""Exact arithmetic on BLAS: why float64 matrix products can be exact, and what that buys."""
+"""Exact arithmetic on BLAS: float64 matrix products can be exact, and here is how fast they are."""
 
 # %%
-# float64 holds every integer up to 2⁵³. As long as no sum can pass that, a product of float matrices is exact, in whatever order
-# it is added up. Numbers that are too large are cut into digits, and long sums into blocks: as many as the prime needs.
+# float64 holds every integer up to 2⁵³. As long as no sum can pass that, a product of float
+# matrices is exact, in whatever order it is added up. Larger numbers are cut into digits, and long
+# sums into blocks: as many as the prime needs.
 import time
 from fractions import Fraction
 
@@ -13,7 +14,7 @@ from refimpl.systems.modular import plan
 
 
 def seconds(run, rounds=5):
-    """What it gives, and the least time it takes."""
+    """The result, and the least time it took."""
     took = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -34,7 +35,8 @@ for p in (2**21 - 9, 2**31 - 1, 2**61 - 1):
     print(f"p = {p:19}: {digits}; {took / dgemm:4.1f} times as long as in float64")
 
 # %%
-# The same for many digits: rows and columns become integers times a power of two, and each entry is rounded once, at the end.
+# The same works for many digits: rows and columns become integers times a power of two, and each
+# entry is rounded once, at the end.
 a, b = (MP(50).random((32, 32), seed) / 3 for seed in (0, 1))
 product, fast = seconds(lambda: a @ b)
 objects, slow = seconds(lambda: a.planes[0] @ b.planes[0], rounds=1)
@@ -42,17 +44,15 @@ exact = sum(x * y for x, y in zip(MP(50).fractions(a[0]), MP(50).fractions(b[:, 
 once, often = (
     abs(float(1 - MP(50).fractions(MP(50).wrap((x[:1, :1],)))[0, 0] / exact)) for x in (product.planes[0], objects)
 )
-print(
-    f"50 digits: {slow / fast:.0f} times as fast as one number after the other, off by {once:.0e} instead of {often:.0e}"
-)
+print(f"50 digits: {slow / fast:.0f} times as fast as one number after the other,", end=" ")
+print(f"off by {once:.0e} instead of {often:.0e}")
 assert once <= Fraction(1, 2 * 10**49)
 
 # %%
-# And attention: by chunks, time and memory beside inputs and output do not grow with the square of the text.
+# Chunked attention needs time and memory that do not grow with the square of the text.
 for n in (512, 1024, 2048):
     q, k, v = (abs(Float().random((4, n, 32), seed)) for seed in range(3))
     (o, _), chunked = seconds(lambda q=q, k=k, v=v: linear_attention_chunked(q, k, v))
     (want, _), quadratic = seconds(lambda q=q, k=k, v=v: linear_attention_quadratic(q, k, v), rounds=2)
-    print(
-        f"{n} tokens: chunked {1e3 * chunked:6.1f} ms, quadratic {1e3 * quadratic:6.1f} ms, apart by {abs(o / want - 1).max():.0e}"
-    )
+    print(f"{n} tokens: chunked {1e3 * chunked:6.1f} ms, quadratic {1e3 * quadratic:6.1f} ms,", end=" ")
+    print(f"apart by {abs(o / want - 1).max():.0e}")

@@ -1,11 +1,11 @@
-"""Attention is a gradient step: four times, on a handful of numbers, and by `==` wherever the numbers are exact.
+"""Attention is a gradient step: you will see it four times, on a handful of numbers, by `==`.
 
-The claims are those of Irie et al. (a trained layer is attention), von Oswald et al. (a layer of attention is a step) and Ren & Liu
-(softmax attention is a step). Ours: that the biases of ICLCA are the step, and the constants of the last part.
+Irie et al. claim that a trained layer is attention, von Oswald et al. and Ren & Liu that attention
+is a step. Ours: the biases of ICLCA are the step, and the constants of the last part.
 """
 
 # %%
-# Three examples (x, y) of y = W x, a first guess W_0, a rate η. The gradient is taken from the loss, by dual numbers, not from a formula.
+# Three examples (x, y) of y = W x, a guess W_0, a rate η. Dual numbers differentiate the loss.
 from fractions import Fraction
 
 from refimpl import MP, QQ, convert, softmax_attention
@@ -19,40 +19,41 @@ W_2 = step(squared_error, W_1, eta, X, Y)
 print("W_0, W_1, W_2:", W_0, W_1, W_2, "  W x:", *(x @ T(W) for W in (W_0, W_1, W_2)))
 
 # %%
-# Irie et al.: the layer need not change its weights. It keeps what it was trained on, inputs as keys and errors as values, and attends.
+# Irie et al.: the layer need not change its weights. It keeps its training history, inputs as keys
+# and errors as values, and attends to it.
 errors, inputs = irie.training_history(W_0, X, Y, eta, 2, irie.half_squares)
 print("two steps leave", inputs.shape[0], "pairs, with errors −η ∂L/∂y:", *(e[0] for e in errors.tolist()))
 assert QQ.equal(irie.dual_form(W_0, errors, inputs, x), x @ T(W_2))
 
 # %%
-# von Oswald et al.: linear self-attention whose weights are chosen so that a layer is a step, and two layers are two. A query comes in as
-# (x, −W_0 x) and goes out as (x, −W_1 x).
-shown, asked = von_oswald.examples(X, Y), von_oswald.queries(x, W_0)
+# von Oswald et al.: with these weights, a layer of linear self-attention is a step, and two layers
+# are two. A query comes in as (x, −W_0 x) and goes out as (x, −W_1 x).
+context, query = von_oswald.examples(X, Y), von_oswald.queries(x, W_0)
 for layers, W in ((1, W_1), (2, W_2)):
-    out = von_oswald.steps(asked, shown, W_0, eta, layers)
+    out = von_oswald.steps(query, context, W_0, eta, layers)
     print(f"{layers} layer{'s' * (layers - 1)}: (x, −W x) =", out)
     assert QQ.equal(von_oswald.predictions(out, 1), x @ T(W))
 
 # %%
-# The same as an ordinary model, and its examples converted to biases (example 06). ICLCA knows nothing of descent; yet its bias, turned
-# over and times −η/N, is the change of the weights. The examples are gone, and the model has learned.
+# The same as an ordinary model, whose examples become biases (example 06). ICLCA knows nothing of
+# descent; yet its bias, transposed and times −η/N, is the change of the weights. The examples are
+# gone, and the model has learned.
 model = von_oswald.regression_model(W_0, eta, 3, layers=2)
-converted = convert(model, von_oswald.shown(X, Y), mask="full")
+converted = convert(model, von_oswald.model_examples(X, Y), mask="full")
 b_KV = converted.biases[0].S[0, :, :]
 print("b_KV =", T(b_KV), "ᵀ   −(η/N) b_KVᵀ =", von_oswald.weight_update(b_KV, eta, 3), "  W_1 − W_0 =", W_1 - W_0)
 assert QQ.equal(von_oswald.weight_update(b_KV, eta, 3), W_1 - W_0)
-assert QQ.equal(von_oswald.predictions(converted(von_oswald.asked(x, W_0)), 1), x @ T(W_2))
+assert QQ.equal(von_oswald.predictions(converted(von_oswald.model_queries(x, W_0)), 1), x @ T(W_2))
 
 # %%
-# Ren & Liu: softmax attention, too, is what a model W φ(x) predicts after one step. exp is not in ℚ: what is left over is rounding, and
-# goes where more digits are carried. The rate cancels: 1 or 7, the same.
+# Ren & Liu: softmax attention, too, is the prediction of a model W φ(x) after one step. exp is not
+# in ℚ: the rest is rounding, and vanishes as digits are added. The rate cancels: 1 or 7, the same.
 for digits in (20, 40, 80):
     mp, T = MP(digits), MP(digits).matrix_transpose
-    demonstrations, text, W_Q, W_K, W_V = (
-        mp.random(s, i) for i, s in enumerate(((3, 4), (1, 4), (4, 4), (4, 4), (2, 4)))
-    )
+    shapes = ((3, 4), (1, 4), (4, 4), (4, 4), (2, 4))
+    demonstrations, text, W_Q, W_K, W_V = (mp.random(shape, seed) for seed, shape in enumerate(shapes))
     tokens = mp.concat([demonstrations, text], axis=0)
     o = softmax_attention(tokens @ T(W_Q), tokens @ T(W_K), tokens @ T(W_V), scale=1)[0][-1, :]
-    seen = ren_liu.softmax_seen(demonstrations, text, text[0, :], W_Q, W_K, W_V)
-    apart = [f"{float(max(mp.abs(ren_liu.one_step(seen, rate) - o).tolist())):.0e}" for rate in (1, 7)]
+    context = ren_liu.softmax_context(demonstrations, text, text[0, :], W_Q, W_K, W_V)
+    apart = [f"{float(max(mp.abs(ren_liu.one_step(context, rate) - o).tolist())):.0e}" for rate in (1, 7)]
     print(f"{digits} digits: softmax attention and one step of rate 1, 7 are apart by", *apart)

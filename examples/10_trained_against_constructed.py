@@ -1,12 +1,14 @@
-"""Trained against constructed: does linear self-attention that is trained on in-context regression become a gradient step?
+"""Trained against constructed: does trained linear self-attention become a gradient step?
 
-Experiment and measures are those of von Oswald et al. 2023: N = 10, d = 10, x ~ U(−1, 1), w ~ N(0, I), no query among the keys, η by line
-search. Ours: the exact η, and how it is trained. --full trains longer (minutes). --plot FILE.png
+Experiment and measures are those of von Oswald et al. 2023: N = 10, d = 10, x ~ U(−1, 1),
+w ~ N(0, I), no query among the keys, η by line search. Ours: the exact η, and how it is trained.
+Options: --full trains longer (minutes); --plot FILE.png
 """
 
 # %%
-# A lesson: N examples of y = w·x, each a token (x, y), and a query (x, 0), whose right answer is y. One layer of linear self-attention
-# makes of the query (x, −ŷ). Beside it are asked the d unit vectors: ŷ is linear in x, so the answers to these are ∂ŷ/∂x.
+# A lesson: N examples of y = w·x, each a token (x, y), and a query (x, 0), whose right answer is y.
+# One layer of linear self-attention turns the query into (x, −ŷ). The d unit vectors are queries
+# too: ŷ is linear in x, so the answers to these are ∂ŷ/∂x.
 import argparse
 
 import numpy as np
@@ -25,7 +27,7 @@ rng = np.random.default_rng(0)
 
 
 def draw(lessons):
-    """Queries (lessons, 1 + d, d + 1), examples (lessons, N, d + 1), and the right answer to the first query of each, (lessons,)."""
+    """Queries (lessons, 1 + d, d + 1), examples (lessons, N, d + 1), first answers (lessons,)."""
     X = rng.uniform(-1, 1, (lessons, N + 1, d))
     w = rng.normal(size=(lessons, d, 1))
     units = np.broadcast_to(np.eye(d), (lessons, d, d))
@@ -43,8 +45,9 @@ def loss(y, guess):
 
 
 # %%
-# Constructed: the weights of Proposition 1, with W_0 = 0. Then ŷ is η times what it is for η = 1, so the best η is that of a regression of
-# y on it. The same η and its loss can be had for all x and w at once: E[y ŷ] and E[ŷ²] are moments of uniform and normal numbers.
+# Constructed: the weights of Proposition 1, with W_0 = 0. Then ŷ is η times its value at η = 1, so
+# a regression of y on that value finds the best η. For all x and w at once η and its loss have a
+# formula: E[y ŷ] and E[ŷ²] are moments of uniform and normal numbers.
 asked, shown, y = draw(2048)
 of_rate_1 = answers(asked, shown, proposition_1(W_0, 1.0, N))
 eta = y @ of_rate_1[:, 0] / (of_rate_1[:, 0] @ of_rate_1[:, 0])
@@ -54,8 +57,9 @@ eta = 15 * N / (5 * (N + d) - 1)
 print(f"over all x and w, η = 15N/(5(N + d) − 1) = {eta:.3f}: d/6 (1 − η/3) = {d / 6 * (1 - eta / 3):.4f}")
 
 # %%
-# Trained: the same layer, but all four matrices W_Q, W_K, W_V, P start as small random numbers and follow Adam, on new lessons at each
-# step. (First scale and rate were picked of seven tried: some stay on a plateau for 300 steps.)
+# Trained: the same layer, but all four matrices W_Q, W_K, W_V, P start as small random numbers and
+# follow Adam, on new lessons at each step. (Of seven first scales and rates tried, we picked
+# one: with some, the loss stays on a plateau for 300 steps.)
 try:
     import torch
 except ImportError:
@@ -68,7 +72,7 @@ adam = torch.optim.Adam([W])
 
 
 def measures():
-    """On the 2048 lessons: the loss; how far its ŷ is from that of the gradient step; and how alike their ∂ŷ/∂x are."""
+    """On 2048 lessons: the loss, and how far ŷ and ∂ŷ/∂x are from the gradient step's."""
     got = answers(*map(torch.from_numpy, (asked, shown)), W.detach()).numpy()
     return loss(y, got[:, 0]), ((gd - got)[:, 0] ** 2).mean(), cosine(got[:, 1:], gd[:, 1:]).mean()
 

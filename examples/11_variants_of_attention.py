@@ -1,12 +1,15 @@
-"""Variants of attention, trained: do the regularised, augmented and negative-sample forms learn better than softmax attention as it is?
+"""Variants of attention, trained: do any of them learn better than softmax attention as it is?
 
-The variants are those on the slides of Ren & Liu, by the formulas of refimpl.descent.ren_liu. Ours: the task (in-context regression), one
-layer, σ = relu, c = ½, negatives with the least alike keys, g_1 and g_2 for the demonstrations alone, all sizes. So no figure of theirs is
-repeated. --full takes minutes: 100 epochs, ten seeds. --plot FILE.png
+The variants (regularised, augmented, with negative samples) are those on the slides of Ren & Liu,
+by the formulas of refimpl.descent.ren_liu. Ours: the task (in-context regression), one layer, σ =
+relu, c = ½, negatives with the least similar keys, g_1 and g_2 for the demonstrations alone, all
+sizes. So no figure of theirs is repeated. Options: --full trains ten seeds for minutes; --plot
+FILE.png
 """
 
 # %%
-# All variants in one function, for many sequences at once. K, V: N demonstrations, then the query's own token; g_1, g_2 augment.
+# One function has all variants, for many sequences at once. K and V hold N demonstrations, then the
+# query's own token; g_1 and g_2 augment.
 import argparse
 from itertools import product
 
@@ -34,28 +37,26 @@ def attention(K, V, q, g_1, g_2, decay=0.0, off_diagonal=0.0, k=0, beta=0.0, ker
 
 
 # %%
-# Is it refimpl's? With κ = k·q in place of exp, small integers and binary α, β/k, nothing rounds before the division: `==` is asked for.
-# It cannot see exp itself, nor that g_2 comes before exp here, as on the slides, but after φ in refimpl's Variant: for k·q they agree.
-as_is, whole = lambda x: x, lambda *shape: torch.randint(1, 4, shape, generator=rng).to(torch.float64)
-K, V, q, augmented = (
-    whole(6, 3),
-    whole(6, 2),
-    whole(1, 3),
-    [ren_liu.residual(whole(4, n), whole(n, 4), 0.5, torch.relu) for n in (2, 3)],
-)
-seen = ren_liu.Attended(K[:-1], V[:-1], K[-1:], V[-1:], q[0])
+# Is it the same as refimpl's? With κ = k·q in place of exp, small integers and binary α, β/k,
+# nothing rounds before the division, so `==` must hold. This does not test exp, nor that g_2 comes
+# before exp here, as on the slides, but after φ in refimpl's Variant: for k·q they agree.
+as_is, integers = lambda x: x, lambda *shape: torch.randint(1, 4, shape, generator=rng).to(torch.float64)
+K, V, q = integers(6, 3), integers(6, 2), integers(1, 3)
+augmented = [ren_liu.residual(integers(4, n), integers(n, 4), 0.5, torch.relu) for n in (2, 3)]
+context = ren_liu.QueryContext(K[:-1], V[:-1], K[-1:], V[-1:], q[0])
 for g, alpha, off, (k, beta) in product(([as_is] * 2, augmented), (0, 0.25), (0, 0.5), ((1, 0.0), (1, 0.5), (3, 0.75))):
-    variant = ren_liu.Variant(
-        decay=alpha, off_diagonal=off, negatives=ren_liu.unlike(g[1](K[:-1]), k), beta=beta, values=g[0], keys=g[1]
-    )
-    assert torch.equal(attention(K, V, q, *g, alpha, off, k, beta, kernel=as_is), ren_liu.attention(seen, variant))
+    negatives = ren_liu.least_similar(g[1](K[:-1]), k)
+    variant = ren_liu.Variant(alpha, off_diagonal=off, negatives=negatives, beta=beta, values=g[0], keys=g[1])
+    assert torch.equal(attention(K, V, q, *g, alpha, off, k, beta, kernel=as_is), ren_liu.attention(context, variant))
 print("equal to ren_liu.attention, bit for bit, in 24 variants")
 
 # %%
-# Sequences of N = 20 examples (x, y) and a query (x, 0), d = 3, x ~ U(−1, 1), w ~ N(0, I); the prediction is o. Every variant sees the same
-# data and starts at the same weights, all seeds side by side. The loss is that of sequences held out: (y − ŷ)², at first about 1.
-# N, d, Adam's rate (of 0.01, 0.03, 0.05, 0.1) and the scale of the first weights (of 1, 1/2, 1/5) were picked so that the normal form
-# learns and its seeds agree; no variant was tuned. Still some seeds stay on a plateau, which is most of the spread.
+# Sequences of N = 20 examples (x, y) and a query (x, 0), d = 3, x ~ U(−1, 1), w ~ N(0, I); the
+# prediction is o. Every variant sees the same data and starts at the same weights, all seeds side
+# by side. The loss is that of sequences held out: (y − ŷ)², at first about 1. N, d, Adam's rate (of
+# 0.01, 0.03, 0.05, 0.1) and the scale of the first weights (of 1, 1/2, 1/5) were picked so that the
+# normal form learns and its seeds agree; no variant was tuned. Still some seeds stay on a plateau,
+# which is most of the spread.
 seeds, epochs = (10, 100) if options.full else (3, 8)
 X = 2 * torch.rand((seeds, 1024, 21, 3), generator=rng) - 1
 y = X @ torch.randn((seeds, 1024, 3, 1), generator=rng)
@@ -77,9 +78,7 @@ def losses(W, at, augment=(), **how):
 
 families = {
     "regularised": {f"{how} α={a}": {how: a} for how in ("decay", "off_diagonal") for a in (0.1, 0.5)},
-    "augmented": {
-        "augmented " + " and ".join(how): {"augment": how} for how in (("values",), ("keys",), ("values", "keys"))
-    },
+    "augmented": {f"augmented {' and '.join(g)}": {"augment": g} for g in (("values",), ("keys",), ("values", "keys"))},
     "negative": {f"negative k={k} β={b}": {"k": k, "beta": b} for k in (1, 3) for b in (0.1, 0.5)},
 }
 curves, found = {}, {"lower in every seed": [], "higher in every seed": [], "lower in some": []}
@@ -94,16 +93,14 @@ for name, how in {"normal": {}, **families["regularised"], **families["augmented
         with torch.no_grad():
             curves[name].append(losses(W, slice(512, 1024), **how))
     last, less = curves[name][-1], curves[name][-1] - curves["normal"][-1]
-    found[
+    verdict = (
         "lower in every seed" if (less < 0).all() else "higher in every seed" if (less > 0).all() else "lower in some"
-    ].append(name)
-    print(
-        f"{name:26} {last.mean():.4f} ± {last.std():.4f}   less normal {less.mean():+.4f} ± {less.std():.4f}",
-        flush=True,
     )
-print(
-    f"Mean ± sd of {seeds} seeds after {epochs} epochs. Of variants that do nothing, one in four is alike in three seeds."
-)
+    found[verdict].append(name)
+    print(f"{name:26} {last.mean():.4f} ± {last.std():.4f}", end="   ")
+    print(f"less normal {less.mean():+.4f} ± {less.std():.4f}", flush=True)
+print(f"Mean ± sd of {seeds} seeds after {epochs} epochs.", end=" ")
+print("Of variants that do nothing, one in four is alike in three seeds.")
 for verdict, names in found.items():
     print(f"{verdict}:", ", ".join(name for name in names if name != "normal") or "none")
 

@@ -1,6 +1,7 @@
-"""Two gaps: between attention and its dual model, which is rounding; and between a loss and its mean over examples, which has a bound.
+"""Two gaps: attention and dual model differ by rounding, a loss and its mean by less than a bound.
 
-Ren & Liu's: attention as a dual model, Theorem 3.2. Choromanski's: random features. The rest is ours. --full (minutes), --plot FILE.png
+Attention as a dual model and Theorem 3.2 are Ren & Liu's, random features Choromanski's. The rest
+is ours. Options: --full takes minutes; --plot FILE.png
 """
 
 import argparse
@@ -8,7 +9,7 @@ import argparse
 import numpy as np
 
 from refimpl import MP, Float, softmax_attention
-from refimpl.descent.ren_liu import Attended, attention, gap_bound, one_at_a_time, softmax_seen
+from refimpl.descent.ren_liu import QueryContext, attention, gap_bound, one_at_a_time, softmax_context
 from refimpl.files.safetensors import replacing, target_file
 
 parser = argparse.ArgumentParser()
@@ -19,10 +20,12 @@ draws = 200 if options.full else 20
 rng = np.random.default_rng(0)
 
 # %%
-# First gap. The last of 16 tokens attends to itself and to n of the others, its demonstrations. How far off is the dual model after n
-# steps, one on each? Its features come from the Gram matrix, so nothing but rounding is left. With r random features instead,
-# φ(x) = exp(ωx − |x|²/2)/√r, the kernel itself is only approximate: attention with that kernel is off by about r^−½, and its dual model,
-# which is equal to it (theorem ren_liu), likewise. (Twice as large numbers, and e^|k+q|² of the variance hides r^−½.)
+# First gap: the last of 16 tokens attends to itself and to n of the others, its demonstrations. How
+# far off is the dual model after n steps, one on each? Its features come from the Gram matrix, so
+# nothing but rounding is left. With r random features instead, φ(x) = exp(ωx − |x|²/2)/√r, the
+# kernel itself is only approximate: attention with that kernel is off by about r^−½, and its dual
+# model, which is equal to it (theorem ren_liu), likewise. (With numbers twice as large, e^|k+q|² in
+# the variance would hide r^−½.)
 X = rng.integers(-9, 10, (16, 8)) / 32
 W_Q, W_K, W_V = (rng.integers(-9, 10, shape) / 32 for shape in ((8, 8), (8, 8), (2, 8)))
 widths = (16, 64, 256, 1024, 4096)
@@ -41,17 +44,17 @@ def softmax(X, system):
 def rounding(X, system):
     """Of softmax attention and the dual model, both in these numbers."""
     x, *W = map(system.convert, (X, W_Q, W_K, W_V))
-    dual = one_at_a_time(softmax_seen(x[:-1, :], x[-1:, :], x[-1, :], *W), 1)
+    dual = one_at_a_time(softmax_context(x[:-1, :], x[-1:, :], x[-1, :], *W), 1)
     return gap(dual.tolist(), softmax(X, system))
 
 
 def approximation(X, r):
-    """Of softmax attention and attention with r random features: root mean square over draws of ω."""
+    """Of softmax attention and attention with r random features: root mean square over draws."""
     o, q, K, V, gaps = softmax(X, Float()), X[-1:] @ W_Q.T, X @ W_K.T, X @ W_V.T, []
     for _ in range(draws):
         omega = rng.normal(size=(8, r))
         phi_K, phi_q = (np.exp(x @ omega - (x * x).sum(1, keepdims=True) / 2) / np.sqrt(r) for x in (K, q))
-        gaps.append(gap(attention(Attended(phi_K[:-1], V[:-1], phi_K[-1:], V[-1:], phi_q[0])), o))
+        gaps.append(gap(attention(QueryContext(phi_K[:-1], V[:-1], phi_K[-1:], V[-1:], phi_q[0])), o))
     return np.sqrt(np.square(gaps).mean())
 
 
@@ -66,10 +69,12 @@ slope = np.polyfit(np.log(widths), np.log(np.array(table)[:, 3:]).mean(0), 1)[0]
 print("slope in log r:", slope.round(2), "where r^−1/2 has −0.5")
 
 # %%
-# Second gap: L(f) − L̂(f), with L = −E vᵀWφ(k) and L̂ its mean over N examples. It is linear in W, so its worst for |W|_F ≤ w is
-# w |E g − mean g|_F, g = vφ(k)ᵀ, and can be computed: if the mean less E is Σ c_i g_i over M possible examples, all equally likely,
-# then |Σ c_i g_i|² = Σ c_i c_j v_i·v_j κ(k_i, k_j), here with κ = exp(k_i·k_j), |k| = 1. It was drawn 50 times `draws`.
-# The slide says O(w ρ d_o √Tr K / N + √(log(1/δ)/N)): 1 for its constant is our test, not their claim, and the coins are made to fail it.
+# Second gap: L(f) − L̂(f), with L = −E vᵀWφ(k) and L̂ its mean over N examples. It is linear in W,
+# so its worst for |W|_F ≤ w is w |E g − mean g|_F, g = vφ(k)ᵀ, and can be computed: if the mean
+# less E is Σ c_i g_i over M possible examples, all equally likely, then |Σ c_i g_i|² = Σ c_i c_j
+# v_i·v_j κ(k_i, k_j), here with κ = exp(k_i·k_j), |k| = 1. There are 50 times `draws` draws. The
+# slide says O(w ρ d_o √Tr K / N + √(log(1/δ)/N)). The constant 1 for it is our test, not their
+# claim, and the coins are made to fail it.
 M, delta, sizes = 500, 0.05, (10, 32, 100, 316, 1000)
 k = rng.normal(size=(M, 3))
 tasks = {

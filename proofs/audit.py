@@ -1,8 +1,8 @@
 """See that the proofs assume nothing:  python audit.py BUILD ROOM ...   (after `make check`, which leaves coqchk.log in BUILD)
 
-1. No word in a source that assumes a thing or switches a check of the kernel off.
-2. `Print Assumptions` of every statement says "Closed under the global context".
-3. The independent checker, which has read every room, found no axiom of ours and no check switched off.
+1. No word in a source that assumes a thing or switches a check of the kernel off. 2. `Print
+Assumptions` of every statement says "Closed under the global context". 3. The independent checker,
+which has read every room, found no axiom of ours and no check switched off.
 
 Then BUILD/audited.json says which sources were found in order; `refimpl verify` reads it.
 """

@@ -1,8 +1,9 @@
 """Small instances, computed by Python and to be computed again by Coq:  python instances.py > instances.v
 
-Each is drawn at random (always the same), put through functions of refimpl in ℚ, and printed as an Example: the computable twin
-(computable.v) of the definitions that are proved, given the inputs of Python, gives the outputs of Python, exactly. A formula
-changed on either side, and instances.v does not build.
+Each is drawn at random (always the same), put through functions of refimpl in ℚ, and printed as an
+Example: the computable twin (computable.v) of the definitions that are proved, given the inputs of
+Python, gives the outputs of Python, exactly. A formula changed on either side, and instances.v does
+not build.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Small instances of the dual forms, computed by Python and to be computed again by Coq:  python instances_dual.py > instances_dual.v
 
-As instances.py does it: functions of refimpl.descent are run in ℚ on random numbers (always the same), and printed as Examples. The
-twins of computable_dual.v, given the inputs of Python, give the outputs of Python, exactly. Python takes its gradients from the losses,
-by dual numbers; Coq from formulas that are proved to be the gradients.
+As instances.py does it: functions of refimpl.descent are run in ℚ on random numbers (always the
+same), and printed as Examples. The twins of computable_dual.v, given the inputs of Python, give the
+outputs of Python, exactly. Python takes its gradients from the losses, by dual numbers; Coq from
+formulas that are proved to be the gradients.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def training(name: str, a: Regression) -> str:
         f"c_lsq X Y W0 == {number(value(squared_error(W_0, X, Y)))}",
         same_seq(f"(mkseq (c_descent X Y (fun=> eta) W0) {a.steps + 1})", Ws),
         same_seq(f"(mkseq E {a.steps})", [errors[i * a.N : (i + 1) * a.N, :] for i in range(a.steps)]),
-        same(f"(c_descent X Y (fun=> eta) W0 {a.steps})", irie.trained(W_0, errors, inputs), Ws[-1]),
+        same(f"(c_descent X Y (fun=> eta) W0 {a.steps})", irie.trained_weights(W_0, errors, inputs), Ws[-1]),
         same(f"(x *m W0^T + c_attend_to x {history})%A", irie.dual_form(W_0, errors, inputs, x), x @ T(Ws[-1])),
     ]
     return example(name, lets, claims)
@@ -125,7 +126,7 @@ def dual_form(name: str, a: Regression) -> str:
     lets, (W_0, X, E, x, _) = a.data(Draw(name))
     said = irie.dual_form(W_0, E, X, x)
     claims = [
-        same("(c_trained W0 Y X)", irie.trained(W_0, E, X)),
+        same("(c_trained W0 Y X)", irie.trained_weights(W_0, E, X)),
         same("(x *m W0^T + c_attend_to x X Y)%A", said),
         same("(x *m (c_trained W0 Y X)^T)%A", said),
     ]
@@ -152,8 +153,8 @@ def layers(name: str, a: Regression) -> str:
     if k:  # a model has layers
         model, shown, asked = (
             von_oswald.regression_model(W_0, eta, a.N, layers=k),
-            von_oswald.shown(X, Y),
-            von_oswald.asked(x, W_0),
+            von_oswald.model_examples(X, Y),
+            von_oswald.model_queries(x, W_0),
         )
         converted = ri.convert(model, shown, mask="full")
         b_KV = [b.S[0, :, :] for b in converted.biases]
@@ -186,7 +187,7 @@ def gd_plus_plus(name: str, a: Regression) -> str:
     lets, (W_0, X, Y, x, eta) = a.data(draw)
     gamma, d = scalar(draw), a.d
     model = von_oswald.regression_model(0 * W_0, eta, a.N, layers=a.steps, gamma=gamma)
-    tokens = QQ.concat([von_oswald.shown(X, Y), von_oswald.asked(x, 0 * W_0)], axis=-2)
+    tokens = QQ.concat([von_oswald.model_examples(X, Y), von_oswald.model_queries(x, 0 * W_0)], axis=-2)
     out = model(tokens, mask=a.N)
     lets |= {"gamma": number(gamma), "E0": "c_row_mx X Y", "Z0": f"c_row_mx x (c_0 {a.M} {a.m})"}
     weights = (
@@ -261,7 +262,7 @@ def kernel(name: str, a: Kernel) -> str:
     """Attention and its variants by their formulas, and as what the dual model predicts after one step."""
 
     def make(draw: Draw) -> str:
-        seen = ren_liu.Attended(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r))
+        seen = ren_liu.QueryContext(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r))
         eta, named = scalar(draw), {"K'": seen.K_T, "V'": seen.V_T, "q": one_row(seen.q)}
         options, shown = dict(a.options), {"K": "K_D", "V": "V_D"}
         if a.augmented:  # g(x) = x + c W_2 σ(W_1 x), for values and keys, σ being the square
@@ -271,7 +272,7 @@ def kernel(name: str, a: Kernel) -> str:
             for x in "KV":
                 shown[x] = f"({x}_D + ({number(c)}) *: (c_map (fun x => x * x)%R ({x}_D *m {x}_1^T) *m {x}_2^T))%A"
         variant = ren_liu.Variant(**options)
-        inner, attended = variant.augmented(seen), ren_liu.attention(seen, variant, eta=eta)
+        inner, attended = variant.augment(seen), ren_liu.attention(seen, variant, eta=eta)
         chosen = variant.negatives or ()
         lets = {"K_D": array(seen.K_D), "V_D": array(seen.V_D)} | {x: array(y) for x, y in named.items()} | shown
         lets |= {x: number(Fraction(getattr(variant, x))) for x in ("decay", "penalty", "off_diagonal", "beta")} | {
@@ -387,7 +388,7 @@ def definition_kernel(name: str, a: Kernel) -> str:
 
     def make(draw: Draw) -> str:
         seen, eta = (
-            ren_liu.Attended(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r)),
+            ren_liu.QueryContext(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r)),
             scalar(draw),
         )
         named = {"K": seen.K_D, "V": seen.V_D, "K'": seen.K_T, "V'": seen.V_T, "q": one_row(seen.q)}

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from importlib import import_module
-from typing import Any
+from typing import cast
 
-from ..checks import check_finite_arrays, check_scalar, check_shape, common_namespace, library_of
+from ..arrays import Array
+from ..checks import check_finite_arrays, library_of, common_namespace, check_scalar, check_shape
 from ..systems import Dual, Rounded, SystemArray
-from ..systems.floats import device, dtype_name
+from ..systems.array import device
+from ..systems.floats import dtype_name
 
-Loss = Callable[..., Any]
+Loss = Callable[..., Array]
+Number = int | float | Fraction | Array  # Python's, or an array of shape ()
 
 
-def gradient(loss: Loss, W: Any, *data: Any) -> Any:
-    """∂L/∂W of loss(W, *data), a number for each W.
+def gradient(loss: Loss, W: Array, *data: Array) -> Array:
+    """∂L/∂W of loss(W, *data), which returns one number for each W.
 
         ∂L/∂W_ij = the ε-part of L(W + ε E_ij)
 
-    W : (m, r)    ->  (m, r).   The loss sees W with a leading axis, one direction E_ij for each entry of W, and must keep that axis.
+    W : (m, r)    ->  (m, r)
+    The loss receives W with a leading axis, one direction E_ij for each entry, and must keep that
+    axis.
     Needs    ring, and what the loss needs
 
     >>> from refimpl import QQ
@@ -32,39 +38,38 @@ def gradient(loss: Loss, W: Any, *data: Any) -> Any:
         raise ValueError(f"gradient: `W` must have shape (outputs, inputs), got {tuple(W.shape)}")
     m, r = W.shape
     E = xp.reshape(xp.eye(m * r, dtype=W.dtype, device=device(W)), (m * r, m, r))
-    return xp.reshape(slope(loss, W, E, data), (m, r))
+    return xp.reshape(slope(loss, W, E, *data), (m, r))
 
 
-def slope(loss: Loss, W: Any, E: Any, data: tuple[Any, ...]) -> Any:
-    """The ε-part of loss(W + ε E): by dual numbers, NumPy's floats as those of `Rounded`; in torch and JAX by their own forward mode."""
+def slope(loss: Loss, W: Array, E: Array, *data: Array) -> Array:
+    """The ε-part of loss(W + ε E): by dual numbers, or by the forward mode of torch and JAX.
+
+    NumPy's floats are differentiated as those of `Rounded`.
+    """
     if isinstance(W, SystemArray):
         dual = Dual(W.system)
-        return dual.tangent(loss(dual.join(W, E), *(dual.join(x, 0 * x) for x in data)))
+        join = cast(Callable[[Array, Array], Array], dual.join)
+        return dual.tangent(cast(SystemArray, loss(join(W, E), *(join(x, 0 * x) for x in data))))
     library = library_of(W)
     if library == "numpy":
-        numbers = Rounded(dtype_name(W.dtype))
-        return (
-            slope(loss, numbers.convert(W), numbers.convert(E), tuple(map(numbers.convert, data)))
-            .planes[0]
-            .astype(W.dtype)
-        )
+        rounded = Rounded(dtype_name(W.dtype))
+        return cast(SystemArray, slope(loss, *map(rounded.convert, (W, E, *data)))).planes[0].astype(W.dtype)
     if library not in ("torch", "jax.numpy"):
-        raise ValueError(
-            f"gradient: `W` must be of NumPy, torch, JAX or a number system, which have derivatives, got one of {library}"
-        )
-    jvp = import_module("torch.func" if library == "torch" else "jax").jvp
+        raise ValueError(f"gradient: `W` must be of NumPy, torch, JAX or a number system of ours, got one of {library}")
+    jvp: Callable[..., tuple[Array, Array]] = import_module("torch.func" if library == "torch" else "jax").jvp
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch's, of its own rules, at their first use
+        # torch deprecates its own rules at their first use
+        warnings.simplefilter("ignore", DeprecationWarning)
         return jvp(loss, (W + 0 * E, *data), (E, *(0 * x for x in data)))[1]
 
 
-def step(loss: Loss, W: Any, eta: Any, *data: Any) -> Any:
+def step(loss: Loss, W: Array, eta: Number, *data: Array) -> Array:
     """One step of gradient descent, W − η ∂L/∂W."""
     check_scalar("step", "eta", eta, W=W)
     return W - eta * gradient(loss, W, *data)
 
 
-def squared_error(W: Any, X: Any, Y: Any) -> Any:
+def squared_error(W: Array, X: Array, Y: Array) -> Array:
     """L(W) = 1/(2N) Σ_i |W x_i − y_i|².   W (..., m, d), X (N, d), Y (N, m)"""
     xp = common_namespace("squared_error", W=W, X=X, Y=Y)
     check_shape("squared_error", "X", X, "examples", W.shape[-1], like="to match `W`")
@@ -75,8 +80,11 @@ def squared_error(W: Any, X: Any, Y: Any) -> Any:
     return xp.sum(xp.sum(e * e, axis=-1), axis=-1) / (2 * X.shape[-2])
 
 
-def alignment(W: Any, values: Any, keys: Any) -> Any:
-    """Σ_i v_iᵀ W k_i: how far the predictions W k_i point where the values do.   W (..., m, r), values (N, m), keys (N, r)"""
+def alignment(W: Array, values: Array, keys: Array) -> Array:
+    """Σ_i v_iᵀ W k_i: how far the predictions W k_i point where the values do.
+
+    W : (..., m, r)    values : (N, m)    keys : (N, r)
+    """
     xp = common_namespace("alignment", W=W, values=values, keys=keys)
     check_shape("alignment", "keys", keys, "examples", W.shape[-1], like="to match `W`")
     check_shape("alignment", "values", values, keys.shape[-2], W.shape[-2], like="to match `keys` and `W`")

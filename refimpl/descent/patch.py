@@ -4,20 +4,19 @@ Where attention makes a of a token without the context and a + δ with it,
 
     W (a + δ) = (W + ΔW) a,        ΔW = (W δ) aᵀ / |a|²
 
-so for this token the context is worth ΔW, of rank one. Another token has another a and δ: ΔW depends on the token,
-where the biases of ICLCA (conversion.py) do not.
+so for this token the context is worth ΔW, of rank one. Another token has another a and δ: ΔW
+depends on the token, where the biases of ICLCA (prompt/conversion.py) do not.
 
 Source   "Learning without training", arXiv 2507.16003
 """
 
 from __future__ import annotations
 
-from typing import Any
+from ..arrays import Array
+from ..checks import divide, check_finite_arrays, check_shape
 
-from ..checks import check_finite_arrays, check_shape, divide
 
-
-def rank_one_patch(W: Any, a: Any, delta: Any) -> Any:
+def rank_one_patch(W: Array, a: Array, delta: Array) -> Array:
     """ΔW = (W δ) aᵀ / |a|².
 
     W : (h, width)    a, delta : (..., width)    ->  (..., h, width), one for each token

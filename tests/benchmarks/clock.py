@@ -134,8 +134,9 @@ class Bench:
     def contest(self, title, contenders, judge, rounds, yardsticks=()):
         """{name: (min, median)} of the contenders that are here and give what `judge` allows; all become rows.
 
-        contenders : {name: (library, threads, maker, options)}; each library and number of threads is a process of its own
-        judge(name, result) -> how far off it is, how far it may be; not asked of yardsticks, which compute something else
+        contenders : {name: (library, threads, maker, options)}; each library and number of threads
+        is a process of its own judge(name, result) -> how far off it is, how far it may be; not
+        asked of yardsticks, which compute something else
         """
         fit = {}
         rows = {

@@ -2,12 +2,13 @@
 
     python tests/benchmarks/speed.py [--quick] [--json FILE] [--only GROUP ...]
 
-Four groups: the chunked form against matrix products, against our recurrent form and against other people's code; GF(p) products
-against float64 ones and flint; products of many digits against mpmath's own; a whole model verified exactly.
-Contenders take turns within one run, NumPy's in one process and torch's in another, with one BLAS thread unless it says two (the
-model has two); each must first give the right numbers. Targets are ratios of minima (those of medians show what a busy machine
-adds), stated for the full sizes. A peer is whatever of its name can be imported: fast-transformers with its C++ kernel,
-flash-linear-attention, python-flint.
+Four groups: the chunked form against matrix products, against our recurrent form and against other
+people's code; GF(p) products against float64 ones and flint; products of many digits against
+mpmath's own; a whole model verified exactly. Contenders take turns within one run, NumPy's in one
+process and torch's in another, with one BLAS thread unless it says two (the model has two); each
+must first give the right numbers. Targets are ratios of minima (those of medians show what a busy
+machine adds), stated for the full sizes. A peer is whatever of its name can be imported:
+fast-transformers with its C++ kernel, flash-linear-attention, python-flint.
 """
 
 from __future__ import annotations

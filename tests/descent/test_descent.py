@@ -1,6 +1,7 @@
 """In-context learning as gradient descent: every function against plain Python, written with loops from the formulas.
 
-Numbers are drawn in ℚ, where the oracle computes. Other systems are given the same numbers, and must come to the same.
+Numbers are drawn in ℚ, where the oracle computes. Other systems are given the same numbers, and
+must come to the same.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ def test_a_gradient_along_a_direction(system):
 def test_a_trained_layer_attends_to_its_history(case, seed):
     W, _, X, E, x = learn(case, seed)
     trained = functools.reduce(plus, (outer(e, a) for a, e in zip(*lists(X, E), strict=True)), W.tolist())
-    agrees_exactly(irie.trained, trained, W, E, X)
+    agrees_exactly(irie.trained_weights, trained, W, E, X)
     attended = []
     for query in x.tolist():
         o = apply(W.tolist(), query)
@@ -338,8 +339,8 @@ def test_the_weights_of_proposition_1():
     assert von_oswald.examples(QQ.convert([[1, 2]]), QQ.convert([[3]])).tolist() == [[1, 2, 3]]
     assert von_oswald.queries(QQ.convert([[1, 2]]), QQ.convert([[3, 4]])).tolist() == [[1, 2, -11]]
     assert von_oswald.predictions(QQ.convert([[1, 2, 3]]), 2).tolist() == [[-2, -3]]
-    assert von_oswald.shown(QQ.convert([[1, 2]]), QQ.convert([[3]])).tolist() == [[1, 2, 1, 2, 3]]
-    assert von_oswald.asked(QQ.convert([[1, 2]]), QQ.convert([[3, 4]])).tolist() == [[0, 0, 1, 2, -11]]
+    assert von_oswald.model_examples(QQ.convert([[1, 2]]), QQ.convert([[3]])).tolist() == [[1, 2, 1, 2, 3]]
+    assert von_oswald.model_queries(QQ.convert([[1, 2]]), QQ.convert([[3, 4]])).tolist() == [[0, 0, 1, 2, -11]]
 
 
 @given(case=lessons, seed=SEEDS, zero=st.booleans(), steps=st.integers(0, 3))
@@ -404,7 +405,7 @@ def test_behind_a_map_the_model_descends_on_what_it_makes(case, seed, hidden):
 
     def run(W, eta, X, Y, x, W_1, W_2):
         model = von_oswald.mapped_model(von_oswald.regression_model(W, eta, case.N, layers=case.steps), W, W_1, W_2)
-        both = [von_oswald.shown(X, Y), von_oswald.asked(x, W)]
+        both = [von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W)]
         out = model(ri.system_of(x).xp.concat(both, axis=0), mask=case.N)[case.N :, :]
         assert not ri.system_of(x).xp.any(out[:, : case.d] != 0)  # a query is no key
         return von_oswald.predictions(out, case.m)
@@ -422,7 +423,9 @@ def test_the_bias_of_gd_plus_plus():
     """Its heads are d wide where d > m: the change of weights is in the first m columns of the first, and the others are 0."""
     W, eta, X, Y, _ = learn(Lesson(3, 3, 2), 8)
     bias = (
-        convert(von_oswald.regression_model(W, eta, 3, gamma=Fraction(1, 3)), von_oswald.shown(X, Y), mask="full")
+        convert(
+            von_oswald.regression_model(W, eta, 3, gamma=Fraction(1, 3)), von_oswald.model_examples(X, Y), mask="full"
+        )
         .biases[0]
         .S[0]
     )
@@ -440,7 +443,7 @@ def test_an_ordinary_model_of_the_same(case, seed):
     for system in EXACT:
         numbers = [system.convert(a) for a in (W, eta, X, Y, x)]
         model = von_oswald.regression_model(*numbers[:2], case.N, layers=case.steps)
-        shown, asked = von_oswald.shown(*numbers[2:4]), von_oswald.asked(numbers[4], numbers[0])
+        shown, asked = von_oswald.model_examples(*numbers[2:4]), von_oswald.model_queries(numbers[4], numbers[0])
         prompted = model(system.concat([shown, asked], axis=0), mask=case.N)
         converted = convert(model, shown, mask="full")
         for out in (prompted[case.N :, :], converted(asked)):
@@ -458,12 +461,14 @@ def test_a_learning_rate_may_be_an_integer():
     one, third = QQ.convert(1), Fraction(1, 3)
     for eta in (1, Fraction(1), one):
         assert QQ.equal(
-            von_oswald.regression_model(W, eta, 3)(von_oswald.shown(X, Y), mask=3)[:, 4:],
+            von_oswald.regression_model(W, eta, 3)(von_oswald.model_examples(X, Y), mask=3)[:, 4:],
             Y - X @ change_of(W, X, Y, one),
         )
         assert QQ.equal(von_oswald.weight_update(W, eta, 3), -third * QQ.matrix_transpose(W))
         assert QQ.equal(step(squared_error, W, eta, X, Y), W + QQ.matrix_transpose(change_of(W, X, Y, one)))
-        assert QQ.equal(ren_liu.apart(Y, [[1, 2], [2, 0], [0, 1]], eta)[0, :], Y[0, :] - (Y[1, :] + Y[2, :]) / 2)
+        assert QQ.equal(
+            ren_liu.subtract_negatives(Y, [[1, 2], [2, 0], [0, 1]], eta)[0, :], Y[0, :] - (Y[1, :] + Y[2, :]) / 2
+        )
     half = np.asarray(von_oswald.weight_update(np.ones((1, 2)), 1, 2))
     assert half.tolist() == [[-0.5], [-0.5]]
 
@@ -502,7 +507,7 @@ def test_layers_of_gd_plus_plus(case, seed):
 
     def run(W, eta, gamma, X, Y, x):
         model = von_oswald.regression_model(W, eta, case.N, layers=layers, gamma=gamma)
-        both = [von_oswald.shown(X, Y), von_oswald.asked(x, W)]
+        both = [von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W)]
         return model(ri.system_of(x).xp.concat(both, axis=0), mask=case.N)
 
     agrees_exactly(run, [a + b + c for a, b, c in zip(keys, inputs, targets, strict=True)], W, eta, gamma, X, Y, x)
@@ -705,14 +710,14 @@ def heads_by_loops(model, text):
 
 def test_watching_a_model_read():
     model, _, text = read()
-    watched = dai.watched(model, text)
+    watched = dai.record_heads(model, text)
     for heads, by_loops in zip(watched, heads_by_loops(model, text), strict=True):
         assert heads.q.tolist() == [[q for q, *_ in by_loops]] and heads.o.tolist() == [[o for *_, o in by_loops]]
         assert (heads.k.tolist(), heads.v.tolist()) == ([[by_loops[0][1]]], [[by_loops[0][2]]])
         scores = heads.scores(slice(1, 3), slice(0, 2))
         assert scores.tolist() == [[[[dot(q[t], k[s]) for s in (0, 1)] for t in (1, 2)] for q, k, *_ in by_loops]]
-    assert len(dai.watched(model, text, mask="full")) == 2
-    assert not QQ.equal(dai.watched(model, text, mask="full")[0].o, watched[0].o)
+    assert len(dai.record_heads(model, text, mask="full")) == 2
+    assert not QQ.equal(dai.record_heads(model, text, mask="full")[0].o, watched[0].o)
 
 
 def test_likeness_of_small_models():
@@ -785,7 +790,7 @@ def test_attention_is_a_gradient_step(case, seed):
     assume(eta.tolist() != 0)
 
     def of(f):
-        return lambda eta, *arrays: f(ren_liu.Attended(*arrays), eta)
+        return lambda eta, *arrays: f(ren_liu.QueryContext(*arrays), eta)
 
     agrees_exactly(of(lambda seen, eta: seen.D), [D], eta, *arrays)
     agrees_exactly(of(lambda seen, eta: ren_liu.attention(seen)), o, eta, *arrays)
@@ -800,7 +805,7 @@ def test_the_loss_of_the_dual_model():
     """−1/(ηD) Σ v_iᵀ W φ(k_i), and the terms that the table of `Variant` adds to it."""
     eta, (K_D, V_D, K_T, V_T, q) = attended(Lesson(3, 2, 2, T=2), 5)
     W = QQ.random((2, 2), 99)
-    seen = ren_liu.Attended(K_D, V_D, K_T, V_T, q)
+    seen = ren_liu.QueryContext(K_D, V_D, K_T, V_T, q)
     pointing = [[dot(v, apply(W.tolist(), k)) for v in V_D.tolist()] for k in K_D.tolist()]
     scale, v_q = eta.tolist() * seen.D.tolist()[0], V_T.tolist()[-1]
     assert ren_liu.dual_loss(W, V_D, K_D, seen.D, eta).tolist() == -sum(pointing[i][i] for i in range(3)) / scale
@@ -817,7 +822,7 @@ def test_the_loss_of_the_dual_model():
 
 def test_with_no_demonstrations_there_is_no_step():
     eta, (K, V, K_T, V_T, q) = attended(Lesson(2, 3, 2, T=2), 0)
-    seen = ren_liu.Attended(K[:0, :], V[:0, :], K_T, V_T, q)
+    seen = ren_liu.QueryContext(K[:0, :], V[:0, :], K_T, V_T, q)
     want = QQ.convert(by_definition([], [], *lists(K_T, V_T, q))[0])
     for got in (ren_liu.attention(seen), ren_liu.one_step(seen, eta), ren_liu.one_at_a_time(seen, eta)):
         assert QQ.equal(got, want)
@@ -851,13 +856,13 @@ def test_variants_of_attention(case, seed, used):
         **({"keys": lambda K: 3 * K + 1} if "keys" in used else {}),
     )
     data = eta, K_D, V_D, K_T, V_T, q
-    agrees_exactly(lambda eta, *seen: ren_liu.attention(ren_liu.Attended(*seen), variant, eta=eta), o, *data)
-    agrees_exactly(lambda eta, *seen: ren_liu.one_step(ren_liu.Attended(*seen), eta, variant), o, *data)
+    agrees_exactly(lambda eta, *seen: ren_liu.attention(ren_liu.QueryContext(*seen), variant, eta=eta), o, *data)
+    agrees_exactly(lambda eta, *seen: ren_liu.one_step(ren_liu.QueryContext(*seen), eta, variant), o, *data)
 
 
 def test_negatives_may_be_an_array():
     eta, arrays = attended(Lesson(3, 2, 2, T=2), 1)
-    seen = ren_liu.Attended(*arrays)
+    seen = ren_liu.QueryContext(*arrays)
     by_lists, by_arrays = (
         ren_liu.Variant(negatives=chosen, beta=2) for chosen in ([[1], [2], [0]], np.asarray([[1], [2], [0]]))
     )
@@ -870,7 +875,7 @@ def test_negatives_may_be_an_array():
 def test_the_two_readings_of_the_regulariser_differ():
     """Decay does not know η; a penalty does, and is the decay ηα; neither is the slides' form."""
     eta, arrays = attended(Lesson(2, 2, 2, T=2), 1)
-    seen, alpha = ren_liu.Attended(*arrays), Fraction(1, 3)
+    seen, alpha = ren_liu.QueryContext(*arrays), Fraction(1, 3)
     decay, penalty, slides = (ren_liu.Variant(**{name: alpha}) for name in ("decay", "penalty", "off_diagonal"))
     steps = {
         name: [ren_liu.one_step(seen, r, v) for r in (eta, 2 * eta)]
@@ -887,18 +892,18 @@ def test_negatives(case, seed, k):
     case = replace(case, N=case.N + 3)
     K, V = QQ.random((case.N, case.d), seed), QQ.random((case.N, case.m), seed + 1)
     keys, values, beta = K.tolist(), V.tolist(), Fraction(1, 2)
-    chosen = ren_liu.unlike(K, k)
+    chosen = ren_liu.least_similar(K, k)
     for i, row in enumerate(chosen):
         others = [j for j in range(case.N) if j != i]
         assert len(set(row)) == k and set(row) <= set(others)
         assert all(dot(keys[i], keys[j]) <= dot(keys[i], keys[h]) for j in row for h in others if h not in row)
-    assert ren_liu.unlike(Float().convert(K), k) == chosen
+    assert ren_liu.least_similar(Float().convert(K), k) == chosen
     want = [
         [a - beta / k * sum(values[j][i] for j in row) for i, a in enumerate(v)]
         for v, row in zip(values, chosen, strict=True)
     ]
-    agrees_exactly(lambda V, beta: ren_liu.apart(V, chosen, beta), want, V, QQ.convert(beta))
-    assert ren_liu.apart(V[:0, :], [], 1).shape == (0, case.m)
+    agrees_exactly(lambda V, beta: ren_liu.subtract_negatives(V, chosen, beta), want, V, QQ.convert(beta))
+    assert ren_liu.subtract_negatives(V[:0, :], [], 1).shape == (0, case.m)
 
 
 def test_a_residual_map():
@@ -918,7 +923,7 @@ def test_an_mlp_behind_attention(case, seed, hidden):
     W_1, W_2 = QQ.random((hidden, case.m), seed + 1), QQ.random((2, hidden), seed + 2)
     o, _ = by_definition(*lists(*arrays))
     want = apply(W_2.tolist(), [max(a, 0) for a in apply(W_1.tolist(), o)])
-    behind = ren_liu.through_relu(ren_liu.Attended(*arrays), W_1, W_2)
+    behind = ren_liu.through_relu(ren_liu.QueryContext(*arrays), W_1, W_2)
     assert ren_liu.attention(behind).tolist() == ren_liu.one_step(behind, eta).tolist() == want
 
 
@@ -973,7 +978,7 @@ def test_softmax_attention_is_a_gradient_step(name, case):
         truth = fractions(high.wrap((np.array(o, dtype=object),)), "test")
 
         def step_of(X_D, X_T, W_Q, W_K, W_V):
-            return ren_liu.one_step(ren_liu.softmax_seen(X_D, X_T, X_T[-1, :], W_Q / 2, W_K, W_V), 3)
+            return ren_liu.one_step(ren_liu.softmax_context(X_D, X_T, X_T[-1, :], W_Q / 2, W_K, W_V), 3)
 
         def definition(X_D, X_T, W_Q, W_K, W_V):
             X = ri.system_of(X_D).xp.concat([X_D, X_T], axis=0)
@@ -981,7 +986,7 @@ def test_softmax_attention_is_a_gradient_step(name, case):
 
         for run in (step_of, definition):
             agrees(system, run, truth, *data)
-        seen = ren_liu.softmax_seen(
+        seen = ren_liu.softmax_context(
             *map(system.convert, (X_D, X_T)), system.convert(X_T)[-1, :], *map(system.convert, (W_Q, W_K, W_V))
         )
         assert seen.K_D.shape == (case.N, case.N + case.T + 1) and seen.V_T.shape == (case.T, case.m)

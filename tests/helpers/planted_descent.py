@@ -13,7 +13,7 @@ from unittest import mock
 import refimpl as ri
 from refimpl.descent import dai, irie, patch, ren_liu, von_oswald
 from refimpl.descent.gradient import squared_error
-from refimpl.descent.ren_liu import Attended
+from refimpl.descent.ren_liu import QueryContext
 from refimpl.model.transformer import Model
 from refimpl.prompt.conversion import convert
 from refimpl.verify.check import Draws, check
@@ -55,7 +55,7 @@ def T(x: Any) -> Any:
 
 # What a bug inside a room goes on using
 DELTA_W, ONE_STEP, ONE_AT_A_TIME = dai.delta_W, ren_liu.one_step, ren_liu.one_at_a_time
-SOFTMAX_SEEN, GRAM_FEATURES, AUGMENTED = ren_liu.softmax_seen, ren_liu.gram_features, ren_liu.Variant.augmented
+SOFTMAX_SEEN, GRAM_FEATURES, AUGMENTED = ren_liu.softmax_context, ren_liu.gram_features, ren_liu.Variant.augment
 PROPOSITION_1, SELF_ATTENTION = von_oswald.proposition_1, von_oswald.self_attention
 
 MODELS = ("von_oswald_model", "gd_plus_plus", "token_map")
@@ -160,9 +160,9 @@ def query_with_the_wrong_sign(X, W_0):
     return von_oswald.examples(X, X @ T(W_0))
 
 
-@bug("a query that shows its key", *MODELS, at="descent.von_oswald.asked")
+@bug("a query that shows its key", *MODELS, at="descent.von_oswald.model_queries")
 def query_with_a_key(X, W_0):
-    return von_oswald.shown(X, -(X @ T(W_0)))
+    return von_oswald.model_examples(X, -(X @ T(W_0)))
 
 
 class Causal(Model):
@@ -285,16 +285,16 @@ def momentum_one_power_less(o, v, eta):
 # Ren & Liu
 
 
-class TextAlone(Attended):
+class TextAlone(QueryContext):
     D = property(lambda seen: (seen.K_T @ seen.q[:, None]).system.sum(seen.K_T @ seen.q[:, None], axis=-2))
 
 
-class OfAnotherQuery(Attended):
+class OfAnotherQuery(QueryContext):
     D = property(lambda seen: replace_q(seen, seen.K_D[0, :]).D)
 
 
-def replace_q(seen: Attended, q: Any) -> Attended:
-    return Attended(seen.K_D, seen.V_D, seen.K_T, seen.V_T, q)
+def replace_q(seen: QueryContext, q: Any) -> QueryContext:
+    return QueryContext(seen.K_D, seen.V_D, seen.K_T, seen.V_T, q)
 
 
 @bug("the dual model starts at 0", *STEP, at="descent.ren_liu.W_0")
@@ -356,7 +356,7 @@ def off_diagonal_of_the_first_token(seen, variant, **options):
 @bug("negatives in the keys", "ren_liu_variants", at="attention")
 def negatives_in_the_keys(seen, variant, **options):
     if variant.negatives is not None:
-        seen = replace(seen, K_D=ren_liu.apart(seen.K_D, variant.negatives, variant.beta))
+        seen = replace(seen, K_D=ren_liu.subtract_negatives(seen.K_D, variant.negatives, variant.beta))
     return ren_liu.attention(seen, replace(variant, negatives=None), **options)
 
 
@@ -366,17 +366,17 @@ def beta_not_over_k(seen, variant, **options):
     return ren_liu.attention(seen, replace(variant, beta=k * variant.beta), **options)
 
 
-@bug("augmented keys, but the old denominator", "ren_liu_variants", at="descent.ren_liu.Variant.augmented")
+@bug("augmented keys, but the old denominator", "ren_liu_variants", at="descent.ren_liu.Variant.augment")
 def old_denominator(variant, seen):
-    return type("Old", (Attended,), {"D": property(lambda new: seen.D)})(**vars(AUGMENTED(variant, seen)))
+    return type("Old", (QueryContext,), {"D": property(lambda new: seen.D)})(**vars(AUGMENTED(variant, seen)))
 
 
-@bug("nothing is augmented", "ren_liu_variants", at="descent.ren_liu.Variant.augmented")
+@bug("nothing is augmented", "ren_liu_variants", at="descent.ren_liu.Variant.augment")
 def not_augmented(variant, seen):
     return seen
 
 
-@bug("the text's keys are augmented too", "ren_liu_variants", at="descent.ren_liu.Variant.augmented")
+@bug("the text's keys are augmented too", "ren_liu_variants", at="descent.ren_liu.Variant.augment")
 def text_augmented(variant, seen):
     return replace(AUGMENTED(variant, seen), K_T=variant.keys(seen.K_T))
 
@@ -408,12 +408,12 @@ def all_units_on(seen, W_1, W_2):
     return replace(seen, V_D=seen.V_D @ A, V_T=seen.V_T @ A)
 
 
-@bug("a scale nobody asked for", "ren_liu_softmax", at="descent.ren_liu.softmax_seen", real=True)
+@bug("a scale nobody asked for", "ren_liu_softmax", at="descent.ren_liu.softmax_context", real=True)
 def scaled_scores(X_D, X_T, q, W_Q, W_K, W_V):
     return SOFTMAX_SEEN(X_D, X_T, q, W_Q / 2, W_K, W_V)
 
 
-@bug("the query's features made of its key", "ren_liu_softmax", at="descent.ren_liu.softmax_seen", real=True)
+@bug("the query's features made of its key", "ren_liu_softmax", at="descent.ren_liu.softmax_context", real=True)
 def query_by_W_K(X_D, X_T, q, W_Q, W_K, W_V):
     return SOFTMAX_SEEN(X_D, X_T, q, W_K + W_Q, W_K, W_V)
 

@@ -1,6 +1,7 @@
 """What is proved is what runs: Coq computes again what Python has computed, and a formula changed on either side breaks the build.
 
-Only what instances.v needs is built here, and of that file a few instances; `make -C proofs` builds it all.
+Only what instances.v needs is built here, and of that file a few instances; `make -C proofs` builds
+it all.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ PLANTED = {
     "loss of the wrong sign": (ren_liu, "alignment", lambda f: lambda *a: -f(*a), kernel("decay")),
     "negatives added": (
         ren_liu,
-        "apart",
+        "subtract_negatives",
         lambda f: lambda V, negatives, beta: f(V, negatives, -beta),
         kernel("negatives"),
     ),
