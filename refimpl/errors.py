@@ -1,4 +1,4 @@
-"""The errors of the library, and the words for a name nobody knows."""
+"""The errors of the library, and the message for an unknown name."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class NotFinite(ArithmeticError):
 
 
 def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a name that is not known, and suggest the nearest one that is."""
+    """Refuse a name that is not known, and suggest a similar one that is."""
     names = sorted(known)
     if not isinstance(value, str) or value not in names:
         import difflib
 
-        near = difflib.get_close_matches(value, names, n=1, cutoff=0) if isinstance(value, str) else []
+        near = difflib.get_close_matches(value, names, n=1, cutoff=0.5) if isinstance(value, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{who}: `{argument}` must be one of {', '.join(names)}, got {brief(value)}{hint}")
 
 
 def brief(value: object) -> str:
-    """A value in a message; if that takes more than a few words, its type."""
-    words = repr(value)
-    return words if len(words) <= 40 else f"a value of type {type(value).__name__}"
+    """A value in a message; its type, if the value is long."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"a value of type {type(value).__name__}"

@@ -48,7 +48,7 @@ class System:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.name == cast(System, other).name
+        return type(self) is type(other) and self.name == other.name
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -85,10 +85,8 @@ class System:
         )
 
     def from_file(self, name: str, x: HostArray) -> Array:
-        """An array of a file, in which it is called `name`, as one of this system. The file is not trusted."""
-        raise NotDefined(
-            f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one"
-        )
+        """The array of that name in a file as one of this system. Its numbers are not trusted."""
+        raise NotImplementedError
 
     def convert(self, values: Any) -> Array:
         raise NotImplementedError
@@ -238,7 +236,7 @@ class SystemArray:
         return self + -self.system.coerce("subtract", other)
 
     def __rsub__(self, other: Any) -> SystemArray:
-        return -self + other
+        return self.system.binary("add", -self, other)
 
     def __mul__(self, other: Any) -> SystemArray:
         return self.system.binary("mul", self, other)
@@ -249,7 +247,7 @@ class SystemArray:
         return self.system.binary("div", self, other)
 
     def __rtruediv__(self, other: Any) -> SystemArray:
-        return self.system.coerce("divide", other) / self
+        return self.system.binary("div", self.system.coerce("divide", other), self)
 
     def __matmul__(self, other: Any) -> SystemArray:
         return self.system.matmul(self, other)
@@ -257,24 +255,24 @@ class SystemArray:
     def __rmatmul__(self, other: Any) -> SystemArray:
         return self.system.coerce("matmul", other) @ self
 
-    def __eq__(self, other: Any) -> Any:  # type: ignore[override]
+    def __eq__(self, other: Any) -> HostArray:  # type: ignore[override]
         return self.system.compare("eq", self, other)
 
-    def __ne__(self, other: Any) -> Any:  # type: ignore[override]
-        return ~(self == other)
+    def __ne__(self, other: Any) -> HostArray:  # type: ignore[override]
+        return np.asarray(~(self == other))
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: Any) -> HostArray:
         require(self.system, "ordered", "a comparison")
         return self.system.compare("less", self, other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: Any) -> HostArray:
         return self.system.coerce("compare", other) < self
 
-    def __le__(self, other: Any) -> Any:
-        return ~(self > other)
+    def __le__(self, other: Any) -> HostArray:
+        return np.asarray(~(self > other))
 
-    def __ge__(self, other: Any) -> Any:
-        return ~(self < other)
+    def __ge__(self, other: Any) -> HostArray:
+        return np.asarray(~(self < other))
 
     def __pow__(self, exponent: int) -> SystemArray:
         if not isinstance(exponent, int) or exponent < 0:
@@ -327,7 +325,7 @@ class ArraySystem(System):
         raise NotDefined(f"division is not defined in {self.name}")
 
     def eq(self, x: Planes, y: Planes) -> HostArray:
-        return np.logical_and.reduce([np.asarray(a == b, dtype=bool) for a, b in zip(x, y, strict=True)])
+        return np.asarray(np.logical_and.reduce([np.asarray(a == b, dtype=bool) for a, b in zip(x, y, strict=True)]))
 
     # A system may supply these.
 
@@ -465,10 +463,10 @@ class ArraySystem(System):
 
     def right_factor(self, x: SystemArray, y: Any) -> SystemArray:
         """y as the right factor of a matrix product."""
-        y = self.coerce("matmul", y)
-        if x.ndim < 2 or y.ndim < 2 or x.shape[-1] != y.shape[-2]:
-            raise ValueError(f"matmul: cannot multiply shapes {x.shape} and {y.shape}")
-        return y
+        right = self.coerce("matmul", y)
+        if x.ndim < 2 or right.ndim < 2 or x.shape[-1] != right.shape[-2]:
+            raise ValueError(f"matmul: cannot multiply shapes {x.shape} and {right.shape}")
+        return right
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         """Σ_k x[..., k] y[k, ...], one term after the other."""

@@ -1,25 +1,33 @@
-"""Balls: rigorous enclosures of real numbers. |x − y| contains 0 with radius ρ: proved |x − y| ≤ 2ρ.
+"""Balls: rigorous enclosures of real numbers. If x − y contains 0 with radius ρ, then |x − y| ≤ 2ρ is proved.
 
-Two makers with one face: `mpmath.iv` always, python-flint's `arb` when it is installed.
+Two libraries make them, with one interface: python-flint (`arb`) when it is installed, else mpmath (`iv`).
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 import sys
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ..errors import NotDefined
-from .array import ObjectSystem, Planes, SystemArray, elementwise
+from ..arrays import HostArray
+from ..errors import NotDefined, choose
+from .array import ObjectSystem, Planes, SystemArray, elementwise, integer_argument
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Balls(ObjectSystem):
-    """Interval arithmetic by mpmath.iv, in a context of its own."""
+    """Interval arithmetic by mpmath.iv, in its own context."""
+
+    words = ("balls",)
+    ways = ("enclosure",)
+    maker = "mpmath.iv"
 
     def __init__(self, digits: int) -> None:
         if not isinstance(digits, int) or digits < 1:
@@ -28,7 +36,13 @@ class Balls(ObjectSystem):
         self.name = f"balls({digits} digits, {self.maker})"
         self._start()
 
-    maker = "mpmath.iv"
+    @property
+    def label(self) -> str:
+        return f"balls({self.digits})"
+
+    @classmethod
+    def from_label(cls, word: str, argument: str) -> Balls:
+        return balls(integer_argument(word, argument, 30))
 
     def _start(self) -> None:
         from mpmath.ctx_iv import MPIntervalContext
@@ -61,10 +75,14 @@ class Balls(ObjectSystem):
         return self.ctx.power(base, exponent) * self.unit
 
     def apply(self, name: str, x: Any) -> Any:
-        """A function of one ball. mpmath's exp misses its enclosure by a last place, about once in 10⁴ times: hence `unit`, for log too."""
+        """A function of one ball.
+
+        About once in 10⁴ times, mpmath's exp misses its enclosure by a last place. `unit` makes up
+        for that, for log too.
+        """
         from mpmath.libmp import ComplexResult
 
-        if name == "tanh":  # which mpmath.iv lacks
+        if name == "tanh":  # mpmath.iv has none
             return 1 - 2 / (self.apply("exp", x + x) + 1)
         try:
             y = getattr(self.ctx, name)(x)
@@ -72,12 +90,12 @@ class Balls(ObjectSystem):
             return self.ctx.mpf(["-inf", "inf"])
         return y * self.unit if name in ("exp", "log") else y
 
-    # The same for both makers.
+    # The same for both libraries.
 
-    def isfinite(self, x: SystemArray) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> HostArray:
         return elementwise(self.bounded, x.planes[0]).astype(bool)
 
-    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+    def eq(self, x: Planes, y: Planes) -> HostArray:
         """May the two be equal? (The difference contains 0.)"""
         return elementwise(self._contains_zero, (x[0] - y[0])).astype(bool)
 
@@ -87,14 +105,14 @@ class Balls(ObjectSystem):
         low, high = self.ends(x)
         return low <= 0 <= high
 
-    def less(self, x: Planes, y: Planes) -> np.ndarray:
+    def less(self, x: Planes, y: Planes) -> HostArray:
         raise NotDefined(f"balls overlap, so their order is not decided in {self.name}; use maximum")
 
     def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         return self.wrap((elementwise(self._max, x.planes[0], y.planes[0]),))
 
     def div(self, x: Planes, y: Planes) -> Planes:
-        """By a ball around zero: everything."""
+        """x / y; the whole real line where y contains zero."""
         return (x[0] / y[0],)
 
     def function(self, name: str, x: SystemArray) -> SystemArray:
@@ -107,14 +125,14 @@ class Balls(ObjectSystem):
         return self._ends(x)
 
     def convert(self, values: Any) -> SystemArray:
-        """Numbers as the smallest balls around them; balls of another kind as balls around those."""
+        """The smallest balls around numbers, or around balls of another precision or library."""
         other = values.system if isinstance(values, SystemArray) else None
         if isinstance(other, Balls) and other != self:
             low, high = (self.lift(elementwise(lambda x, i=i: other.ends(x)[i], values.planes[0]))[0] for i in (0, 1))
             return self.wrap((elementwise(self.hull, low, high),))
         return super().convert(values)
 
-    def fractions(self, x: SystemArray) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> HostArray:
         """The midpoints."""
         return elementwise(lambda a: sum(self.ends(a)) / 2, x.planes[0])
 
@@ -128,14 +146,37 @@ class Balls(ObjectSystem):
         return math.nextafter(float(largest), math.inf) if largest else 0.0
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
-        """Points, uniform over the multiples of 2⁻⁵² in [-1, 1)."""
+        """Exact points, uniform over the multiples of 2⁻⁵² in [-1, 1)."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
 
+def at_own_precision(method: Method) -> Method:
+    """The method, run at the precision of its system: that of python-flint is global."""
+
+    @functools.wraps(method)
+    def run(self: ArbBalls, *args: Any, **options: Any) -> Any:
+        with self.flint.ctx.workdps(self.digits):
+            return method(self, *args, **options)
+
+    return cast(Method, run)
+
+
 class ArbBalls(Balls):
-    """The same by python-flint's arb. Its working precision is global, so it is set around each operation."""
+    """The same by python-flint's arb."""
 
     maker = "flint.arb"
+
+    lift = at_own_precision(Balls.lift)
+    add = at_own_precision(Balls.add)
+    neg = at_own_precision(Balls.neg)
+    mul = at_own_precision(Balls.mul)
+    div = at_own_precision(Balls.div)
+    eq = at_own_precision(Balls.eq)
+    sum = at_own_precision(Balls.sum)
+    maximum = at_own_precision(Balls.maximum)
+    function = at_own_precision(Balls.function)
+    convert = at_own_precision(Balls.convert)
+    angles = at_own_precision(Balls.angles)
 
     def _start(self) -> None:
         import flint
@@ -150,7 +191,7 @@ class ArbBalls(Balls):
         return mid - rad, mid + rad
 
     def bounded(self, x: Any) -> bool:
-        return x.is_finite()
+        return bool(x.is_finite())
 
     def _max(self, x: Any, y: Any) -> Any:
         return x.max(y)
@@ -164,8 +205,9 @@ class ArbBalls(Balls):
     def apply(self, name: str, x: Any) -> Any:
         return getattr(x, name)()
 
+    @at_own_precision
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        """By arb_mat: around the same sums as one ball after the other, in balls that are mostly smaller."""
+        """By arb_mat: enclosures of the same sums, mostly smaller than those of one addition after the other."""
         y = self.right_factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         left, right = (
@@ -174,19 +216,17 @@ class ArbBalls(Balls):
         entries = [e for a, b in zip(left, right, strict=True) for e in (self._matrix(a) * self._matrix(b)).entries()]
         return self.wrap((np.fromiter(entries, object, len(entries)).reshape(*lead, x.shape[-2], y.shape[-1]),))
 
-    def _matrix(self, x: np.ndarray) -> Any:
+    def _matrix(self, x: HostArray) -> Any:
         rows, columns = x.shape
         return self.flint.arb_mat(rows, columns, x.ravel().tolist())
 
 
-def _at_own_precision(method: Callable) -> Callable:
-    @functools.wraps(method)
-    def run(self: ArbBalls, *args: Any, **options: Any) -> Any:
-        with self.flint.ctx.workdps(self.digits):
-            return method(self, *args, **options)
-
-    return run
-
-
-for _name in ("lift", "add", "neg", "mul", "div", "eq", "maximum", "function", "convert", "angles", "matmul", "sum"):
-    setattr(ArbBalls, _name, _at_own_precision(getattr(ArbBalls, _name)))
+@functools.cache
+def balls(digits: int, maker: str | None = None) -> Balls:
+    """Balls by `arb` (python-flint) when installed, else by `mpmath.iv`; or by the library that `maker` names."""
+    if maker is None:
+        maker = "arb" if importlib.util.find_spec("flint") else "iv"
+    choose("balls", "maker", maker, ("arb", "iv"))
+    if maker == "arb" and not importlib.util.find_spec("flint"):
+        raise ImportError("python-flint is not installed: pip install 'refimpl[fast]'")
+    return ArbBalls(digits) if maker == "arb" else Balls(digits)

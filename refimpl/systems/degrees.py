@@ -1,10 +1,10 @@
-"""Analysis: every entry as a rational function of the inputs, of which no more is known than degrees.
+"""Analysis: every entry is a rational function of the inputs, of which only degrees are known.
 
-    N / f₁^m₁ f₂^m₂ ⋯        the degree of N, and the factors f, each the numerator of something that was divided by
+    N / f₁^m₁ f₂^m₂ ⋯        the degree of N, and the factors f: each is the numerator of some divisor
 
-A factor is known by the entry whose numerator it is: all that is divided by one entry has a common denominator.
-Degrees are upper bounds, computed by running the source itself; they are what identity testing in GF(p) needs.
-The zero polynomial has degree −∞.
+A factor is identified by the entry whose numerator it is, so all quotients by one entry share a
+denominator. Degrees are upper bounds, computed by running the source itself; identity testing in
+GF(p) needs them. The zero polynomial has degree −∞.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import HostArray
 from ..errors import NotDefined
 from .array import ObjectSystem, Planes, SystemArray, elementwise
 
@@ -23,7 +24,8 @@ from .array import ObjectSystem, Planes, SystemArray, elementwise
 class Quotient:
     """N/D, up to a constant factor: the degree of N, and the factors of D with their multiplicities.
 
-    On such factors A + B is the product AB, A | B the least common multiple, A − B is A without what it has in common with B.
+    For such factors, A + B is the product AB, A | B the least common multiple, and A − B is A divided
+    by its greatest common divisor with B.
     """
 
     __slots__ = ("factors", "numerator")
@@ -74,17 +76,17 @@ CONSTANT = Quotient(0, Counter())
 
 
 class Degrees(ObjectSystem):
-    """Each instance remembers what was divided by in it; a new analysis begins with a new one."""
+    """Each instance remembers its divisors; a new analysis needs a new instance."""
 
-    name = "degrees"
     can = frozenset({"ring", "field"})
 
     def __init__(self) -> None:
+        self.name = "degrees"  # not of the class: `--system` cannot use it
         self.divisors: set[Quotient] = set()
 
     @property
     def divided(self) -> int:
-        """Δ, the degree of the product of all factors that were divided by: where it is not zero, no division fails."""
+        """Δ, the degree of the product of all divisors: where that product is not zero, no division fails."""
         return sum(f.numerator for f in self.divisors)
 
     def number(self, x: Fraction) -> Quotient:
@@ -101,16 +103,16 @@ class Degrees(ObjectSystem):
         self.divisors.update(y[0].flat)
         return planes
 
-    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+    def eq(self, x: Planes, y: Planes) -> HostArray:
         raise NotDefined("values are not known in degrees; what depends on a comparison would go unseen")
 
-    def singular(self, x: SystemArray) -> np.ndarray:
+    def singular(self, x: SystemArray) -> HostArray:
         return elementwise(lambda e: e is ZERO, x.planes[0]).astype(bool)
 
-    def numerator(self, x: SystemArray) -> np.ndarray:
+    def numerator(self, x: SystemArray) -> HostArray:
         return elementwise(lambda e: e.numerator, x.planes[0])
 
-    def denominator(self, x: SystemArray) -> np.ndarray:
+    def denominator(self, x: SystemArray) -> HostArray:
         return elementwise(lambda e: e.denominator, x.planes[0])
 
     def worst(self, x: SystemArray) -> tuple[Any, Any]:

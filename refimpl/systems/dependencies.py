@@ -1,7 +1,7 @@
-"""Analysis: which inputs can an entry depend on? Causality, shown by structure instead of by example.
+"""Analysis: which inputs can an entry depend on? It shows causality by structure instead of by example.
 
-An entry is a set of labels, held as the bits of an integer; a structural zero depends on nothing and
-annihilates what it multiplies. Every function is defined here: it depends on what its argument does.
+An entry is a set of labels, held as the bits of an integer. A structural zero depends on nothing, and
+so does its product with anything. Every function is defined here: it depends on what its argument does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import HostArray
 from ..errors import NotDefined
 from .array import ArraySystem, Planes, SystemArray, elementwise
 
 
 class Dependencies(ArraySystem):
     name = "dependencies"
+    ways = ("structure",)
     dtypes = (object, bool)  # the set, and whether the entry is other than a structural zero
 
-    def lift(self, fractions: np.ndarray) -> Planes:
+    def lift(self, fractions: HostArray) -> Planes:
         return np.zeros(fractions.shape, dtype=object), elementwise(lambda x: x != 0, fractions)
 
     def tokens(self, shape: tuple[int, ...], labels: Sequence[int] | None = None) -> SystemArray:
@@ -28,7 +30,7 @@ class Dependencies(ArraySystem):
         sets = np.broadcast_to(np.array(bits, dtype=object)[:, None], shape)
         return self.wrap((sets, np.ones(shape, dtype=bool)))
 
-    def sets(self, x: SystemArray) -> Any:
+    def sets(self, x: SystemArray) -> HostArray:
         """The entries as Python sets (an object array)."""
         return elementwise(lambda b: {i for i in range(b.bit_length()) if b >> i & 1}, x.planes[0])
 
@@ -46,10 +48,10 @@ class Dependencies(ArraySystem):
         nonzero = x[1] & np.ones_like(y[1])
         return _where(nonzero, x[0] | y[0]), nonzero
 
-    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+    def eq(self, x: Planes, y: Planes) -> HostArray:
         raise NotDefined("values are not known in dependencies; what depends on a comparison would go unseen")
 
-    def unequal(self, x: SystemArray, y: SystemArray) -> np.ndarray:
+    def unequal(self, x: SystemArray, y: SystemArray) -> HostArray:
         return ~super().eq(x.planes, y.planes)
 
     def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
@@ -58,7 +60,7 @@ class Dependencies(ArraySystem):
     def function(self, name: str, x: SystemArray) -> SystemArray:
         return self.wrap((x.planes[0], np.ones(x.shape, dtype=bool)))
 
-    def singular(self, x: SystemArray) -> np.ndarray:
+    def singular(self, x: SystemArray) -> HostArray:
         return ~x.planes[1]
 
     def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
@@ -66,5 +68,5 @@ class Dependencies(ArraySystem):
         return self.ones(shape), self.ones(shape)
 
 
-def _where(nonzero: Any, sets: Any) -> np.ndarray:
+def _where(nonzero: Any, sets: Any) -> HostArray:
     return np.where(nonzero, np.asarray(sets, dtype=object), 0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .array import ArraySystem, Planes, SystemArray
+from ..arrays import HostArray
+from .array import ArraySystem, Frequencies, Planes, SystemArray
 
 
 class Dual(ArraySystem):
@@ -32,7 +34,7 @@ class Dual(ArraySystem):
     def _split(self, *operands: Planes) -> list[SystemArray]:
         return [part(self.wrap(x)) for x in operands for part in (self.value, self.tangent)]
 
-    def lift(self, fractions: np.ndarray) -> Planes:
+    def lift(self, fractions: HostArray) -> Planes:
         value = self.base.wrap(self.base.lift(fractions))
         return value.planes + self.base.zeros(value.shape).planes
 
@@ -52,22 +54,22 @@ class Dual(ArraySystem):
         a, da, b, db = self._split(x, y)
         return (a / b).planes + ((da - a / b * db) / b).planes
 
-    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+    def eq(self, x: Planes, y: Planes) -> HostArray:
         a, da, b, db = self._split(x, y)
-        return (a == b) & (da == db)
+        return np.asarray((a == b) & (da == db))
 
-    def less(self, x: Planes, y: Planes) -> np.ndarray:
+    def less(self, x: Planes, y: Planes) -> HostArray:
         a, _, b, _ = self._split(x, y)
-        return a < b
+        return np.asarray(a < b)
 
     def minimum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         """At a tie maximum keeps x and minimum y, so that max(x, 0) + exp(min(x, 0)) has its slope, 1, at 0."""
         return self.where(x < y, x, y)
 
-    def singular(self, x: SystemArray) -> np.ndarray:
+    def singular(self, x: SystemArray) -> HostArray:
         return self.base.singular(self.value(x))
 
-    def isfinite(self, x: SystemArray) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> HostArray:
         return self.base.isfinite(self.value(x)) & self.base.isfinite(self.tangent(x))
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
@@ -78,7 +80,7 @@ class Dual(ArraySystem):
         """Chain rule."""
         a, da = self._split(x.planes)
         f = getattr(self.base, name)(a)
-        slope = {
+        slope: dict[str, Callable[[], SystemArray]] = {
             "exp": lambda: f,
             "log": lambda: 1 / a,
             "sqrt": lambda: 1 / (f + f),
@@ -90,9 +92,9 @@ class Dual(ArraySystem):
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform values with uniform tangents."""
-        both = self.base.random((2, *shape), seed)
+        both = self.base.convert(self.base.random((2, *shape), seed))
         return self.join(both[0], both[1])
 
-    def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
-        cos, sin = self.base.angles(frequencies, positions)
+    def angles(self, frequencies: Frequencies, positions: Any) -> tuple[SystemArray, SystemArray]:
+        cos, sin = (self.base.convert(x) for x in self.base.angles(frequencies, positions))
         return self.join(cos, self.base.zeros(cos.shape)), self.join(sin, self.base.zeros(sin.shape))

@@ -1,22 +1,30 @@
-"""GF(p): integers modulo a prime p ≤ 2⁶¹−1, held as machine integers in [0, p). How these are multiplied is in modular.py."""
+"""GF(p): integers modulo a prime p ≤ 2⁶¹−1, held as machine integers in [0, p).
+
+modular.py multiplies them.
+"""
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from ..arrays import HostArray
 from ..errors import NotDefined
 from . import modular
-from .array import ArraySystem, Planes, SystemArray, elementwise
+from .array import ArraySystem, Planes, SystemArray, elementwise, integer_argument
 
 LARGEST = 2**61 - 1
-FEW = 128  # products up to which Python's integers are faster than machine integers taken apart; in matrix products four times that
-SINGLY = 16  # inverses up to which Python's integers are faster than three products for each
+# Python's integers are faster up to so many products of large numbers; in matrix products, up to four times as many.
+FEW = 128
+SINGLY = 16  # and faster up to so many inverses, which else take three products each
 
 
 class FiniteField(ArraySystem):
+    words = ("GF",)
+    file_dtype = "I64"
     can = frozenset({"ring", "field"})
     exact = True
     dtypes = (np.int64,)
@@ -27,7 +35,21 @@ class FiniteField(ArraySystem):
         self.p = p
         self.name = f"GF({p})"
 
-    def lift(self, fractions: np.ndarray) -> Planes:
+    @classmethod
+    def from_label(cls, word: str, argument: str) -> FiniteField:
+        return GF(integer_argument(word, argument, LARGEST))
+
+    def to_file(self, x: SystemArray) -> HostArray:
+        return x.planes[0]
+
+    def from_file(self, name: str, x: HostArray) -> SystemArray:
+        if x.min(initial=0) < 0 or x.max(initial=0) >= self.p:
+            raise ValueError(
+                f"`{name}` must hold integers from 0 to p − 1, for {self.name}, got {x.min()} to {x.max()}"
+            )
+        return self.wrap((x,))
+
+    def lift(self, fractions: HostArray) -> Planes:
         return (elementwise(self._image, fractions),)
 
     def _image(self, x: Fraction) -> int:
@@ -35,19 +57,19 @@ class FiniteField(ArraySystem):
             raise ZeroDivisionError(f"{x} has no image in {self.name}: its denominator is 0 there")
         return x.numerator * pow(x.denominator, -1, self.p) % self.p
 
-    # Elementwise. 0 ≤ entries < p, here and in what is returned.
+    # Elementwise. 0 ≤ entries < p, in operands and results.
 
     def add(self, x: Planes, y: Planes) -> Planes:
-        return (modular.once(x[0] + y[0], self.p),)
+        return (modular.subtract_once(x[0] + y[0], self.p),)
 
     def neg(self, x: Planes) -> Planes:
-        return (modular.once(self.p - x[0], self.p),)
+        return (modular.subtract_once(self.p - x[0], self.p),)
 
     def mul(self, x: Planes, y: Planes) -> Planes:
         a, b = x[0], y[0]
         if self.p >= 2**31 and np.broadcast(a, b).size <= FEW:
             return (np.asarray(a.astype(object) * b % self.p, dtype=np.int64),)
-        return (modular.times(a, b, self.p),)
+        return (modular.multiply(a, b, self.p),)
 
     def div(self, x: Planes, y: Planes) -> Planes:
         self.refuse_zero(y)
@@ -60,7 +82,7 @@ class FiniteField(ArraySystem):
         high, low = (np.asarray(np.sum(half, axis=axis, keepdims=keepdims) % self.p) for half in halves)
         return self.wrap(self.add(self.mul((high,), (np.asarray(1 << modular.HALF),)), (low,)))
 
-    def _inverse(self, x: np.ndarray) -> np.ndarray:
+    def _inverse(self, x: HostArray) -> HostArray:
         """All inverses from those of half as many products: 1/a = b · 1/ab, 1/b = a · 1/ab (Montgomery 1987)."""
         if x.size <= SINGLY:
             return np.array([pow(a, -1, self.p) for a in x.tolist()], dtype=np.int64)
@@ -78,11 +100,11 @@ class FiniteField(ArraySystem):
             return self.wrap((np.matmul(a.astype(object), b.astype(object)) % self.p,))
         return self.wrap((modular.matmul(a, b, self.p),))
 
-    def keep_where(self, x: SystemArray, keep: np.ndarray) -> SystemArray:
+    def keep_where(self, x: SystemArray, keep: HostArray) -> SystemArray:
         np.copyto(x.planes[0], 0, where=~keep)
         return x
 
-    def fractions(self, x: SystemArray) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> HostArray:
         raise NotDefined(f"a number of {self.name} stands for many rationals; compare inside {self.name} instead")
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
@@ -104,12 +126,15 @@ class FiniteField(ArraySystem):
         root, power, e = (1, 0), (t, 1), (p + 1) // 2
         while e:
             if e & 1:
-                root = self._times(root, power, t * t - a)
-            power, e = self._times(power, power, t * t - a), e >> 1
+                root = self._multiply_pairs(root, power, t * t - a)
+            power, e = self._multiply_pairs(power, power, t * t - a), e >> 1
         return min(root[0], p - root[0])
 
-    def _times(self, x: tuple[int, int], y: tuple[int, int], w: int) -> tuple[int, int]:
+    def _multiply_pairs(self, x: tuple[int, int], y: tuple[int, int], w: int) -> tuple[int, int]:
         return (x[0] * y[0] + x[1] * y[1] * w) % self.p, (x[0] * y[1] + x[1] * y[0]) % self.p
+
+
+GF = functools.cache(FiniteField)
 
 
 def is_prime(p: int) -> bool:

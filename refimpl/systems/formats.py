@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import HostArray
+
 # format: (significant bits, least and greatest binary exponent of a normal number m·2^e with ½ ≤ m < 1)
 FORMATS = {
     "float64": (53, -1021, 1024),
@@ -18,18 +20,18 @@ FORMATS = {
 }
 
 
-def round_to(x: Any, format: str) -> np.ndarray:
+def round_to(x: Any, format: str) -> HostArray:
     """The nearest number of the format, ties to even; gradual underflow; overflow to inf."""
     bits, low, high = FORMATS[format]
     m, e = np.frexp(np.asarray(x, dtype=np.float64))
     grid = np.maximum(e, low) - bits
     y = np.ldexp(np.rint(np.ldexp(m, e - grid)), grid)
     largest = np.ldexp(1 - 2.0**-bits, high)
-    return np.where(np.abs(y) > largest, np.copysign(np.inf, y), y)
+    return np.asarray(np.where(np.abs(y) > largest, np.copysign(np.inf, y), y))
 
 
 def nearest(x: Fraction, format: str) -> float:
-    """The same for one exact rational, in one rounding: by way of float64 there would be two."""
+    """The same for one exact rational, in one rounding; by way of float64 there would be two."""
     bits, low, high = FORMATS[format]
     e = x.numerator.bit_length() - x.denominator.bit_length()  # 2^(e-1) < |x| < 2^(e+1)
     grid = Fraction(2) ** (max(e + (abs(x) >= Fraction(2) ** e), low) - bits)

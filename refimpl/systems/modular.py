@@ -1,6 +1,6 @@
 """Arithmetic modulo p on machine integers in [0, p), and their matrix products on the BLAS of float64.
 
-BLAS is exact, in whatever order it adds, as long as no sum can exceed 2⁵³:
+BLAS is exact, in whatever order it adds, as long as no sum exceeds 2⁵³:
 
     plan            how many digits the factors are cut into, and how many terms one product may sum
     digits          x = Σᵢ dᵢ 2^(i·bits), every dᵢ balanced about 0
@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ..arrays import HostArray
+
 PIECE = 2**15  # entries that pass through several operations at a time, and stay in the cache
-LONG = (
-    2**13
-)  # terms of a matrix product; one with more is a sum of such, for the blocks of a plan add up to no more than about 2⁶²
+# Terms of a matrix product. One with more is a sum of such: the blocks of a plan may add up to about 2⁶².
+LONG = 2**13
 LAST = np.int64(2**52 - 1)
 HALF = 31  # bits of the lower half of a factor
 
@@ -27,7 +28,8 @@ HALF = 31  # bits of the lower half of a factor
 class Plan(NamedTuple):
     """A matrix product by left × right digits of that many bits, at most `block` terms at a time.
 
-    One digit is the balanced residue, none (0) the residue as it is stored. sizes : of the largest digits, left and right
+    One digit is the balanced residue; 0 digits mean the residue as it is stored.
+    sizes : of the largest digits, left and right
     """
 
     left: int
@@ -48,10 +50,12 @@ def plan(p: int, terms: int) -> Plan:
 
 
 def cut(p: int, left: int, right: int) -> Plan:
-    """The longest blocks that are exact: block · largest digit · largest digit ≤ 2⁵³, or < 2⁵¹ where `floor` takes the remainder.
+    """The plan with the longest blocks that are exact.
 
-    s > 1 digits of ⌈(n+1)/s⌉ bits hold 0 ≤ x < p < 2ⁿ: the lower ones are in [−2^(bits−1), 2^(bits−1)), and the top one is what is
-    left of x, with a carry of 1 at most: 0 ≤ top ≤ 2^(n − (s−1)·bits) ≤ 2^(bits−1).
+    block · largest digit · largest digit ≤ 2⁵³, or < 2⁵¹ where `floor` takes the remainder.
+    s > 1 digits of ⌈(n+1)/s⌉ bits hold 0 ≤ x < p < 2ⁿ: the lower ones are in
+    [−2^(bits−1), 2^(bits−1)). The top one is the rest of x, with a carry of 1 at most:
+    0 ≤ top ≤ 2^(n − (s−1)·bits) ≤ 2^(bits−1).
     """
     bits = -(-(p.bit_length() + 1) // max(1, left))
     a, b = (2 ** (bits - 1) if digits > 1 else p // 2 if digits else p - 1 for digits in (left, right))
@@ -61,29 +65,46 @@ def cut(p: int, left: int, right: int) -> Plan:
 def cost(way: Plan, terms: int) -> int:
     """Time of a product of square matrices, where one term of one product is 1 (measured at 512³).
 
-    Besides, a digit costs 8 to make, a block 32 to add to the total, and a step of Horner's rule 128.
+    A digit costs 8 to make, a block 32 to add to the total, and a step of Horner's rule 128.
     """
     s, t = max(1, way.left), max(1, way.right)
     return s * t * (terms + 32 * -(-terms // way.block)) + 8 * (way.left + way.right) + 128 * (s + t - 2)
 
 
-def matmul(a: np.ndarray, b: np.ndarray, p: int) -> np.ndarray:
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory of large arrays for the next ones.
+
+    The page faults of fresh memory can take longer than the arithmetic on it. glibc keeps freed
+    memory up to twice the size of the largest array it has seen freed, of those up to 32 MB
+    (mallopt(3), M_MMAP_THRESHOLD). So one such array is made and freed, before the first large
+    product. Other C libraries are not affected.
+    """
+    np.empty(2**25 - 2**16, np.uint8)
+
+
+def matmul(a: HostArray, b: HostArray, p: int) -> HostArray:
     """a @ b mod p, with any leading axes."""
     if a.shape[-1] > LONG:
         blocks = (slice(k, k + LONG) for k in range(0, a.shape[-1], LONG))
-        return functools.reduce(lambda x, y: once(x + y, p), (matmul(a[..., k], b[..., k, :], p) for k in blocks))
+        return functools.reduce(
+            lambda x, y: subtract_once(x + y, p), (matmul(a[..., k], b[..., k, :], p) for k in blocks)
+        )
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    large = a.shape[-2] * max(b.shape[-2:]) >= PIECE
+    if large:
+        keep_freed_memory()
     products = np.empty((*lead, a.shape[-2], b.shape[-1]), np.int64)
-    if a.shape[-2] * max(b.shape[-2:]) < PIECE:
+    if not large:
         product(a, b, p, products)
-    else:  # large matrices one by one, so that what is needed on the way stays small
+    else:  # one by one, so that intermediate arrays stay small
         a, b = np.broadcast_to(a, lead + a.shape[-2:]), np.broadcast_to(b, lead + b.shape[-2:])
         for i in np.ndindex(lead):
             product(a[i], b[i], p, products[i])
     return products
 
 
-def product(a: np.ndarray, b: np.ndarray, p: int, total: np.ndarray) -> None:
+def product(a: HostArray, b: HostArray, p: int, total: HostArray) -> None:
     """Σᵢⱼ dᵢ @ eⱼ 2^((i+j)·bits), the highest power first, as planned at the top of this file."""
     terms = a.shape[-1]
     way = plan(p, terms)
@@ -104,17 +125,17 @@ def product(a: np.ndarray, b: np.ndarray, p: int, total: np.ndarray) -> None:
     residue(total, p)
 
 
-def digits(x: np.ndarray, count: int, bits: int, p: int) -> list[np.ndarray]:
-    """The digits of x in float64, least first, in an order of memory that BLAS can read."""
+def digits(x: HostArray, count: int, bits: int, p: int) -> list[HostArray]:
+    """The digits of x in float64, least first, in a memory order that BLAS can read."""
     if x.strides[-1] > x.strides[-2]:
         return [d.mT for d in digits(x.mT, count, bits, p)]
     if count < 2:
-        whole = x.astype(np.float64, order="C")
-        for part, quotient in pieces(whole) if count else ():
+        single = x.astype(np.float64, order="C")
+        for part, quotient in pieces(single) if count else ():
             np.rint(np.multiply(part, 1 / p, out=quotient), out=quotient)  # 0 up to p/2, 1 above
             quotient *= p
             part -= quotient
-        return [whole]
+        return [single]
     half = 1 << (bits - 1)
     rest, found = np.add(x, sum(half << (i * bits) for i in range(count - 1)), order="C"), []
     for _ in range(count - 1):
@@ -123,7 +144,7 @@ def digits(x: np.ndarray, count: int, bits: int, p: int) -> list[np.ndarray]:
     return [*found, rest.astype(np.float64)]
 
 
-def floor(x: np.ndarray, p: int) -> None:
+def floor(x: HostArray, p: int) -> None:
     """x mod p for integers |x| < 2⁵¹ in float64, as int64 in their place.
 
     (x + ½)/p is no nearer than 1/2p to any integer, and computed to within 2⁵¹/p · 2⁻⁵²: its floor is right.
@@ -131,25 +152,28 @@ def floor(x: np.ndarray, p: int) -> None:
     if x.size < PIECE:
         x.view(np.int64)[...] = x.astype(np.int64) % p
         return
-    half, inverse, step, top = map(np.float64, (0.5, 1 / p, p, 2.0**52))  # NumPy takes longer over numbers of Python
+    half, inverse, step, top = map(np.float64, (0.5, 1 / p, p, 2.0**52))  # numbers of Python are slower
     for part, quotient in pieces(x):
         np.add(part, half, quotient)
         np.multiply(quotient, inverse, quotient)
         np.floor(quotient, quotient)
         np.multiply(quotient, step, quotient)
         np.subtract(part, quotient, part)
-        np.add(part, top, part)  # whose last 52 bits are the integer
+        np.add(part, top, part)  # its last 52 bits are the integer
         np.bitwise_and(part.view(np.int64), LAST, part.view(np.int64))
 
 
-def shift(x: np.ndarray, bits: int, p: int) -> None:
-    """x 2^bits modulo p, in place, to within p/2 and a little: the products wrap around modulo 2⁶⁴, their difference is small."""
+def shift(x: HostArray, bits: int, p: int) -> None:
+    """x 2^bits modulo p, in place, to within p/2 and a little.
+
+    The two products wrap around modulo 2⁶⁴, but their difference is small, so it is right.
+    """
     for part, _ in pieces(x):
         part[:] = (part << bits) - np.rint(part * (2.0**bits / p)).astype(np.int64) * p
 
 
-def once(x: Any, p: int) -> Any:
-    """x mod p for 0 ≤ x < 2p, in place: where x − p is negative it is, read without its sign, the larger of the two."""
+def subtract_once(x: HostArray, p: int) -> HostArray:
+    """x mod p for 0 ≤ x < 2p, in place: a negative x − p, read as unsigned, is larger than x."""
     if x.size < PIECE:
         return x % p
     step = np.int64(p)
@@ -159,7 +183,7 @@ def once(x: Any, p: int) -> Any:
     return x
 
 
-def residue(x: Any, p: int) -> Any:
+def residue(x: HostArray, p: int) -> HostArray:
     """x mod p, in place. NumPy divides by a scalar faster than it takes remainders."""
     if x.size < PIECE:
         x %= p
@@ -172,33 +196,36 @@ def residue(x: Any, p: int) -> Any:
     return x
 
 
-def times(a: np.ndarray, b: np.ndarray, p: int) -> Any:
+def multiply(a: HostArray, b: HostArray, p: int) -> HostArray:
     """a b mod p, entry by entry."""
     if p < 2**31:
         return residue(a * b, p)
     modes = [["readonly"], ["readonly"], ["writeonly", "allocate"]]
-    with np.nditer([a, b, None], ["external_loop", "buffered"], modes, [np.int64] * 3, buffersize=PIECE) as parts:  # type: ignore[arg-type]
+    types = [np.dtype(np.int64)] * 3
+    with np.nditer([a, b, None], ["external_loop", "buffered"], modes, types, buffersize=PIECE) as parts:  # type: ignore[arg-type]
         for u, v, both in parts:
-            both[...] = wide(u, v, p)
+            both[...] = multiply_wide(u, v, p)
         return parts.operands[2]
 
 
-def wide(a: Any, b: Any, p: int) -> Any:
+def multiply_wide(a: HostArray, b: HostArray, p: int) -> HostArray:
     """a b mod p for p > 2³¹, by b = high 2³¹ + low: t = a high mod p, and then t 2³¹ + a low.
 
-    The quotients by p are below 2³⁰ and 2³², so float64 finds each to within 1/2 + 2⁻¹⁸, and the remainders are less than
-    0.51 p < 2⁶³ in size: right, although the products on both sides of the minus wrap around modulo 2⁶⁴.
+    The quotients by p are below 2³⁰ and 2³², so float64 finds each to within 1/2 + 2⁻¹⁸. The
+    remainders are less than 0.51 p < 2⁶³ in size, so they are right, although the products on both
+    sides of the minus wrap around modulo 2⁶⁴.
     """
     high, low, part = b >> HALF, b & ((1 << HALF) - 1), a * (1 / p)
     t = a * high - np.rint(part * high).astype(np.int64) * p
-    r = (t << HALF) + a * low - np.rint(t * (2.0**HALF / p) + part * low).astype(np.int64) * p
-    return r + (p & (r >> 63))
+    r: HostArray = (t << HALF) + a * low - np.rint(t * (2.0**HALF / p) + part * low).astype(np.int64) * p
+    r += p & (r >> 63)
+    return r
 
 
-def pieces(x: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """A fresh array by pieces that are changed in place, and room for as much again."""
+def pieces(x: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
+    """The pieces of a fresh array, to be changed in place, each with a scratch array of its size."""
     flat = x.ravel(order="K")
-    room = np.empty(min(PIECE, flat.size), x.dtype)
+    scratch = np.empty(min(PIECE, flat.size), x.dtype)
     for i in range(0, flat.size, PIECE):
         piece = flat[i : i + PIECE]
-        yield piece, room[: piece.size]
+        yield piece, scratch[: piece.size]

@@ -1,19 +1,24 @@
-"""mpmath at a stated precision, in a context of its own: the user's `mpmath.mp` is never touched."""
+"""mpmath at a stated precision, in its own context: the user's `mpmath.mp` is never changed."""
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager
 from fractions import Fraction
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from ..arrays import HostArray
 from . import slices
-from .array import ObjectSystem, SystemArray, elementwise
+from .array import ObjectSystem, SystemArray, elementwise, integer_argument
 
 
 class Multiprecision(ObjectSystem):
+    words = ("mpmath",)
+    ways = ("bound",)
+
     def __init__(self, digits: int) -> None:
         if not isinstance(digits, int) or digits < 1:
             raise ValueError(f"MP: digits must be a positive integer, got {digits!r}")
@@ -24,70 +29,79 @@ class Multiprecision(ObjectSystem):
         self.ctx.dps = digits
         self.name = f"mpmath({digits} digits)"
         self.libmp = mpmath.libmp
-        self._exact = mpmath.MPContext()  # in which sums of products do not round
+        self._exact = mpmath.MPContext()  # its sums of products do not round
         self._exact.prec = self.ctx.prec + 2**16
+
+    @property
+    def label(self) -> str:
+        return f"mpmath({self.digits})"
+
+    @classmethod
+    def from_label(cls, word: str, argument: str) -> Multiprecision:
+        return MP(integer_argument(word, argument, 50))
 
     def number(self, x: Fraction) -> Any:
         return self.ctx.make_mpf(self.libmp.from_rational(x.numerator, x.denominator, self.ctx.prec, "n"))
 
-    def fractions(self, x: SystemArray) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> HostArray:
         return elementwise(lambda a: Fraction(*map(int, self.libmp.to_rational(a._mpf_))), x.planes[0])
 
-    def as_floats(self, x: SystemArray) -> np.ndarray | None:
+    def as_floats(self, x: SystemArray) -> HostArray | None:
         near = x.planes[0].astype(np.float64)
         return near if np.isfinite(near).all() and np.all(x.planes[0] == near) else None
 
     def function(self, name: str, x: SystemArray) -> SystemArray:
         return self.wrap((elementwise(getattr(self.ctx, name), x.planes[0]),))
 
-    def isfinite(self, x: SystemArray) -> np.ndarray:
+    def isfinite(self, x: SystemArray) -> HostArray:
         return elementwise(self.ctx.isfinite, x.planes[0]).astype(bool)
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        """Σ_k x[..., k] y[k, ...]: the exact sum, rounded once, to nearest; but on the way it is held to 2¹⁶ bits at most.
+        """Σ_k x[..., k] y[k, ...]: the exact sum (of at most 2¹⁶ bits), rounded once, to nearest.
 
-        Each row of x and each column of y are integers times a power of two, so the product is one of integers; unless it is small,
-        exponents lie far apart within a row or column, or there are numbers that have none: inf, nan, complex ones.
+        Each row of x and each column of y are integers times a power of two, so this is a product
+        of integers. mpmath's own loop is taken where the product is small, where exponents lie far
+        apart within a row or column, and for numbers without exponent: inf, nan, complex ones.
         """
         y = self.right_factor(x, y)
         a, b = x.planes[0], np.swapaxes(y.planes[0], -1, -2)
-        left, right = (aligned(a), aligned(b)) if slices.terms(x, y) > SMALL else (None, None)
+        left, right = (align(a), align(b)) if slices.terms(x, y) > SMALL else (None, None)
         if not left or not right:
-            wide = self._exact.convert  # another context: that of this system may be in use in other threads
+            wide = self._exact.convert  # the context of this system may be in use in other threads
             total = super().matmul(*(self.wrap((elementwise(wide, v.planes[0]),)) for v in (x, y)))
             return self.wrap((elementwise(lambda v: +self.ctx.convert(v), total.planes[0]),))
         man = slices.matmul(left[0], slices.Integers(*(np.swapaxes(v, -1, -2) for v in right[0])))
         exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
         new, mpf, prec = object.__new__, self.ctx.mpf, self.ctx.prec
-        made = [new(mpf) for _ in range(man.size)]  # as ctx.make_mpf does, without a call for each
-        rounded = (
-            self.libmp.from_man_exp if self.libmp.BACKEND == "gmpy" else self._rounded
-        )  # the one in C is the faster, else ours is
-        for v, m, e in zip(made, man.flat, exp.ravel().tolist(), strict=True):
-            v._mpf_ = rounded(m, e, prec, "n")
-        return self.wrap((np.fromiter(made, object, len(made)).reshape(man.shape),))
+        entries = [new(mpf) for _ in range(man.size)]  # as ctx.make_mpf does, without a call for each
+        # With gmpy2, libmp's function is written in C and faster than ours.
+        round_off = self.libmp.from_man_exp if self.libmp.BACKEND == "gmpy" else self._round
+        for v, m, e in zip(entries, man.flat, exp.ravel().tolist(), strict=True):
+            v._mpf_ = round_off(m, e, prec, "n")
+        return self.wrap((np.fromiter(entries, object, len(entries)).reshape(man.shape),))
 
-    def _rounded(self, m: int, e: int, prec: int, rounding: str) -> Any:
-        """m 2^e as mpmath holds it; libmp.from_man_exp, without what it asks of its arguments."""
+    def _round(self, m: int, e: int, prec: int, rounding: str) -> Any:
+        """m 2^e as mpmath holds it: libmp.from_man_exp without its checks of arguments."""
         return self.libmp.normalize(1 if m < 0 else 0, abs(m), e, m.bit_length(), prec, rounding)
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over the multiples of 2⁻⁵² in [-1, 1)."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
-    def guard(self, bits: int) -> AbstractContextManager:
-        return self.ctx.extraprec(bits + 8)
+    def guard(self, bits: int) -> AbstractContextManager[Any]:
+        return cast(AbstractContextManager[Any], self.ctx.extraprec(bits + 8))
 
     def power(self, base: Any, exponent: Any) -> Any:
         return self.ctx.power(base, exponent)
 
 
-SMALL = 100  # terms: up to here mpmath's own loop is sooner done
-WIDE = 2**12  # bits: from here on, too
+MP = functools.cache(Multiprecision)
+SMALL = 100  # terms up to which mpmath's own loop is faster
+WIDE = 2**12  # bits from which it is faster, too
 
 
-def aligned(x: np.ndarray) -> tuple[slices.Integers, np.ndarray] | None:
-    """(m, e), integers and an exponent for each row, such that x = m 2^e; None if there are none below 2^WIDE."""
+def align(x: HostArray) -> tuple[slices.Integers, HostArray] | None:
+    """(m, e): integers below 2^WIDE and an exponent for each row, such that x = m 2^e; None if there are none."""
     try:
         parts = [v._mpf_ for v in x.flat]
         sign, exp, bits = (
@@ -96,7 +110,7 @@ def aligned(x: np.ndarray) -> tuple[slices.Integers, np.ndarray] | None:
         )
     except (AttributeError, OverflowError):  # a complex number, an exponent beyond 2³¹
         return None
-    low = np.where(bits, exp, 2**31).min(axis=-1, keepdims=True)  # a zero has no exponent of its own
+    low = np.where(bits, exp, 2**31).min(axis=-1, keepdims=True)  # a zero has no exponent
     up = np.where(bits, exp - low, 0)
     if bits.min() < 0 or (up + bits).max() > WIDE:
         return None  # inf and nan have bit counts below 0

@@ -1,9 +1,9 @@
-"""Low precision, modelled: float64 numbers rounded to a narrow format at named points.
+"""A model of low precision: float64 numbers, rounded to a narrow format at named points.
 
     inputs        `convert` always rounds
     elementwise   + − × ÷ and functions round their result
     sums          a sum or matrix product is formed wide and rounded once
-    partial       every partial sum of it is rounded (a narrow accumulator)
+    partial       every partial sum is rounded (a narrow accumulator)
 
 A wide state under narrow inputs is `Rounded("float32").convert(Rounded("bfloat16").convert(x))`.
 """
@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import HostArray
 from ..errors import choose
-from .array import ArraySystem, Planes, SystemArray, elementwise, fractions
+from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions
 from .floats import host_angles
 from .formats import FORMATS, nearest, round_to
 
@@ -23,6 +24,8 @@ POINTS = ("elementwise", "sums")
 
 
 class Rounded(ArraySystem):
+    words = ("rounded",)
+    ways = ("probe", "oracle")
     dtypes = (np.float64,)
 
     def __init__(self, format: str, points: tuple[str, ...] = POINTS) -> None:
@@ -32,13 +35,21 @@ class Rounded(ArraySystem):
         self.format, self.points = format, tuple(points)
         self.name = f"{format} rounded at {', '.join(('inputs', *points))}"
 
+    @property
+    def label(self) -> str:
+        return f"rounded({self.format})"
+
+    @classmethod
+    def from_label(cls, word: str, argument: str) -> Rounded:
+        return cls(argument or "bfloat16")
+
     def _at(self, point: str, x: Any) -> Any:
         return round_to(x, self.format) if point in self.points else x
 
-    def lift(self, fractions: np.ndarray) -> Planes:
+    def lift(self, fractions: HostArray) -> Planes:
         return (elementwise(lambda x: nearest(x, self.format), fractions),)
 
-    def fractions(self, x: SystemArray) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> HostArray:
         return fractions(x.planes[0], self.name)
 
     def add(self, x: Planes, y: Planes) -> Planes:
@@ -53,14 +64,14 @@ class Rounded(ArraySystem):
     def div(self, x: Planes, y: Planes) -> Planes:
         return (self._at("elementwise", x[0] / y[0]),)
 
-    def less(self, x: Planes, y: Planes) -> np.ndarray:
-        return x[0] < y[0]
+    def less(self, x: Planes, y: Planes) -> HostArray:
+        return np.asarray(x[0] < y[0])
 
     def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
         return self.wrap((np.maximum(x.planes[0], y.planes[0]),))
 
-    def isfinite(self, x: SystemArray) -> np.ndarray:
-        return np.isfinite(x.planes[0])
+    def isfinite(self, x: SystemArray) -> HostArray:
+        return np.asarray(np.isfinite(x.planes[0]))
 
     def function(self, name: str, x: SystemArray) -> SystemArray:
         return self.wrap((self._at("elementwise", getattr(np, name)(x.planes[0])),))
@@ -84,6 +95,6 @@ class Rounded(ArraySystem):
         """Uniform over [-1, 1), rounded."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
-    def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
+    def angles(self, frequencies: Frequencies, positions: Any) -> tuple[SystemArray, SystemArray]:
         cos, sin = (self.wrap((round_to(t, self.format),)) for t in host_angles(frequencies, positions))
         return cos, sin

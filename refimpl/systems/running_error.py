@@ -1,89 +1,96 @@
-"""Analysis: (value, running error bound). The float computation itself, carrying a bound on its distance from the truth.
+"""Analysis: (value, error bound). The float computation itself, with a bound on its distance from the true value.
 
-The bound e holds not for this execution v alone but for every one v' of the same program, with sums in any order, on any library
-that keeps to the standard model: fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u, gradual underflow, exp, log, sqrt, cos, sin, tanh within 4 units in the
-last place. So the truth V is within |v| + e, another execution within |v| + 2e, and these are the sizes that appear below.
-γ_K = Ku/(1−Ku). An error of inf says that nothing is known: VACUOUS.
+The bound e holds for this execution v and for every other one v' of the same program, with sums in
+any order, on any library that keeps to the standard model: fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u, gradual
+underflow; exp, log, sqrt, cos, sin, tanh within 4 units in the last place. So the true value V is
+at most |v| + e in size, and that of another execution at most |v| + 2e; the bounds below use both.
+γ_K = Ku/(1−Ku). An error of inf means that nothing is known: VACUOUS.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from ..arrays import HostArray
 from ..errors import NotDefined, choose
-from .array import ArraySystem, Planes, SystemArray, elementwise, fractions
-from .floats import host_angles, wide_floats
+from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions
+from .floats import host_angles, quiet, wide_floats
 from .formats import FORMATS, nearest, round_to
 
-# Errors are float64 too. UP pays for the rounding of the few operations that form one; K terms summed cost another (1 + K 2⁻⁵⁰).
+# Errors are float64 too. UP covers the rounding of the few operations that form one; a sum of K terms
+# needs another (1 + K 2⁻⁵⁰).
 UP = 1 + 2.0**-40
 LEAST = 2.0**-1074
 LIBM = 8  # 4 units in the last place, in units of u
 
 
 class RunningError(ArraySystem):
+    """Overflow and undefined results show as an error of inf; NumPy's warnings are silenced."""
+
     def __init__(self, dtype: str = "float64") -> None:
         choose("RunningError", "dtype", dtype, ("float64", "float32", "float16", "bfloat16"))
         bits, low, high = FORMATS[dtype]
-        # NumPy has no bfloat16. float64 keeps to its standard model, and more.
+        # NumPy has no bfloat16. float64 keeps to the standard model of bfloat16 too.
         self.format, self.dtypes = dtype, (np.dtype("float64" if dtype == "bfloat16" else dtype), np.float64)
-        # A result that underflows is wrong by half the least number, a function by 4 of it; the terms of its error likewise.
+        # A result that underflows is wrong by half the least number, a function by 4 times that
+        # number; the terms of its error likewise.
         self.u, self.tiny, self.largest = 2.0**-bits, LIBM * 2.0 ** (low - bits), math.ldexp(1 - 2.0**-bits, high)
         self.name = f"{dtype} with running error"
 
     def gamma(self, k: int) -> float:
         return k * self.u / (1 - k * self.u) if k * self.u < 1 else math.inf
 
-    def lift(self, fractions: np.ndarray) -> Planes:
+    @quiet()
+    def lift(self, fractions: HostArray) -> Planes:
         value = elementwise(lambda x: nearest(x, self.format), fractions)
         return value, elementwise(_distance, fractions, value)
 
     def convert(self, values: Any) -> SystemArray:
-        """Numbers with the error of rounding them; those of another running error bring theirs along."""
+        """Numbers with the error of rounding them; numbers of another running error keep theirs besides."""
         if (wide := wide_floats(values)) is not None:
             value = round_to(wide, self.format)
-            return self.wrap(
-                (value, np.where(np.isfinite(value), np.abs(wide - value), np.inf))
-            )  # the difference is exact
+            # The difference is exact.
+            return self.wrap((value, np.where(np.isfinite(value), np.abs(wide - value), np.inf)))
         x = super().convert(values)
         if isinstance(values, SystemArray) and isinstance(values.system, RunningError) and values.system != self:
             return self.wrap((x.planes[0], (x.planes[1] + values.planes[1]) * UP))
         return x
 
-    def fractions(self, x: SystemArray) -> np.ndarray:
+    def fractions(self, x: SystemArray) -> HostArray:
         """The values, as if they had no error."""
         return fractions(x.planes[0], self.name)
 
-    def value(self, x: SystemArray) -> np.ndarray:
+    def value(self, x: SystemArray) -> HostArray:
         return x.planes[0]
 
-    def error(self, x: SystemArray) -> np.ndarray:
+    def error(self, x: SystemArray) -> HostArray:
         return x.planes[1]
 
     def _result(self, value: Any, spread: Any, roundings: int = 1, terms: int = 1) -> Planes:
-        """A value rounded that many times, from so many terms that spread that much."""
+        """A value that was rounded that many times, and the error of its terms, which add up to `spread`."""
         size = np.abs(np.asarray(value, dtype=np.float64))
         spread = spread * (1 + terms * 2.0**-50)
         error = (spread + self.gamma(roundings) * (size + 2 * spread) + terms * self.tiny) * UP
         return value, np.where((size <= self.largest) & ~np.isnan(error), error, np.inf)
 
+    @quiet()
     def add(self, x: Planes, y: Planes) -> Planes:
         return self._result(x[0] + y[0], x[1] + y[1])
 
     def neg(self, x: Planes) -> Planes:
         return -x[0], x[1]
 
+    @quiet()
     def mul(self, x: Planes, y: Planes) -> Planes:
         """|a'b' − AB| ≤ |A||b'−B| + |B||a'−A| + |a'−A||b'−B|"""
         A, B = _sizes(x, y)
         return self._result(x[0] * y[0], A * y[1] + B * x[1] + x[1] * y[1])
 
+    @quiet()
     def div(self, x: Planes, y: Planes) -> Planes:
         """|a'/b' − A/B| ≤ (|a'−A| + |A/B||b'−B|)/|b'|"""
         b = np.abs(y[0]).astype(np.float64)
@@ -91,54 +98,57 @@ class RunningError(ArraySystem):
         spread = np.where(least_b > 0, (x[1] + (A / least_B + LEAST) * y[1] + LEAST) / least_b, np.inf)
         return self._result(x[0] / y[0], spread)
 
-    def eq(self, x: Planes, y: Planes) -> np.ndarray:
+    @quiet()
+    def eq(self, x: Planes, y: Planes) -> HostArray:
         """May the two be equal?"""
         a, b = (np.asarray(z[0], dtype=np.float64) for z in (x, y))
         return ~(np.abs(a - b) > (x[1] + y[1]) * UP)
 
-    def less(self, x: Planes, y: Planes) -> np.ndarray:
+    def less(self, x: Planes, y: Planes) -> HostArray:
         if np.any(self.eq(x, y) & (x[1] + y[1] > 0)):
             raise NotDefined(f"errors overlap, so this order is not decided in {self.name}; use maximum")
-        return x[0] < y[0]
+        return np.asarray(x[0] < y[0])
 
+    @quiet()
     def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
-        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); where every execution agrees on the larger, its error"""
+        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); where all executions agree on the larger, its error"""
         (a, e), (b, f) = x.planes, y.planes
         open_order = self.eq((a, 2 * e), (b, 2 * f))
         return self.wrap((np.maximum(a, b), np.where(open_order, np.maximum(e, f), np.where(a < b, f, e))))
 
-    def singular(self, x: SystemArray) -> np.ndarray:
-        return x.planes[0] == 0
+    def singular(self, x: SystemArray) -> HostArray:
+        return np.asarray(x.planes[0] == 0)
 
-    def isfinite(self, x: SystemArray) -> np.ndarray:
-        return np.abs(x.planes[0]) <= self.largest
+    def isfinite(self, x: SystemArray) -> HostArray:
+        return np.asarray(np.abs(x.planes[0]) <= self.largest)
 
+    @quiet()
     def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         k = x.shape[axis]
         value, error = (np.sum(p, axis=axis, keepdims=keepdims) for p in x.planes)
         size = np.sum(np.abs(x.planes[0]) + 2 * x.planes[1], axis=axis, keepdims=keepdims, dtype=np.float64)
         return self.wrap(self._result(value, error + self.gamma(k) * size, terms=k + 1))
 
+    @quiet()
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         y, k = self.right_factor(x, y), x.shape[-1]
         (A, B), e, f = _sizes(x.planes, y.planes), x.planes[1], y.planes[1]
         spread = A @ f + e @ B + e @ f + self.gamma(k + 1) * ((A + e) @ (B + f))
         return self.wrap(self._result(x.planes[0] @ y.planes[0], spread, terms=k + 1))
 
+    @quiet()
     def function(self, name: str, x: SystemArray) -> SystemArray:
         value, error = x.planes
         result = getattr(np, name)(value)
-        if (
-            name == "exp"
-        ):  # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|, where e^a is the result but for its own error
+        if name == "exp":
+            # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|; e^a is the result, within its own error
             top = (np.abs(result.astype(np.float64)) / (1 - LIBM * self.u) + self.tiny) * np.exp(error)
             return self.wrap(self._result(result, top * np.expm1(error), LIBM))
         if name == "sqrt":  # |√a' − √A| = |a'−A|/(√a'+√A) ≤ √|a'−A|
             wide = value.astype(np.float64)
             slope = np.sqrt(np.maximum(wide - error, 0)) + np.sqrt(np.maximum(wide - 2 * error, 0))
-            spread = np.where(
-                wide < 2 * error, np.inf, np.fmin(error / slope, np.sqrt(error))
-            )  # else some execution has no root
+            # Where a' < 0 is possible, some execution has no root.
+            spread = np.where(wide < 2 * error, np.inf, np.fmin(error / slope, np.sqrt(error)))
             return self.wrap(self._result(result, spread, LIBM))
         if name == "log":  # |log a' − log A| ≤ |a'−A|/min(a', A)
             least = value.astype(np.float64) - 2 * error
@@ -150,7 +160,7 @@ class RunningError(ArraySystem):
         value = round_to(np.random.default_rng(seed).uniform(-1, 1, shape), self.format)
         return self.wrap((value, np.zeros(shape)))
 
-    def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
+    def angles(self, frequencies: Frequencies, positions: Any) -> tuple[SystemArray, SystemArray]:
         cos, sin = (
             self.wrap((round_to(t, self.format), np.full(t.shape, 2.0**-51 + self.u)))
             for t in host_angles(frequencies, positions)
@@ -158,7 +168,7 @@ class RunningError(ArraySystem):
         return cos, sin
 
 
-def _sizes(x: Planes, y: Planes) -> tuple[np.ndarray, np.ndarray]:
+def _sizes(x: Planes, y: Planes) -> tuple[HostArray, HostArray]:
     """|A|, |B| at most."""
     return np.abs(x[0]).astype(np.float64) + x[1], np.abs(y[0]).astype(np.float64) + y[1]
 
@@ -169,18 +179,3 @@ def _distance(x: Fraction, value: float) -> float:
         return math.inf
     distance = abs(x - Fraction(value))
     return math.nextafter(float(distance), math.inf) if distance else 0.0
-
-
-def _quietly(method: Callable) -> Callable:
-    """What overflows or has no answer shows as an error of inf, not as a warning."""
-
-    @functools.wraps(method)
-    def run(*args: Any, **options: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return method(*args, **options)
-
-    return run
-
-
-for _name in ("lift", "add", "mul", "div", "eq", "maximum", "sum", "matmul", "function"):
-    setattr(RunningError, _name, _quietly(getattr(RunningError, _name)))

@@ -2,9 +2,10 @@
 
     x = Σ_i x_i 2^(bi),  |x_i| ≤ 2^(b−1)        x y = Σ_d 2^(bd) Σ_i x_i y_(d−i)
 
-The inner sums have at most sK terms, for s digits and K the common length. Where sK 4^(b−1) ≤ 2⁵³, all that is ever added up in
-one is an integer that float64 holds, in whatever order BLAS adds: one exact `dgemm` for each diagonal d.
-What costs is to take the integers apart and to put them together; so that goes by bytes, for all entries at once.
+The inner sums have at most sK terms, for s digits and K the common length. Where sK 4^(b−1) ≤ 2⁵³,
+float64 holds every partial sum, in whatever order BLAS adds: one exact `dgemm` for each diagonal d.
+Cutting the integers into digits and putting them together again takes most of the time, so both work
+on bytes, for all entries at once.
 """
 
 from __future__ import annotations
@@ -14,47 +15,53 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-LARGEST = 2**53  # up to here float64 has every integer
+from ..arrays import HostArray
+from .modular import PIECE, keep_freed_memory
+
+LARGEST = 2**53  # float64 has every integer up to here
 
 
 class Integers(NamedTuple):
-    """sign · m · 2^up for every entry: as other systems hold their numbers, which would be dear to make whole before they are cut up."""
+    """sign · m · 2^up for every entry. Kept factored: to make the large integers before slicing is slow."""
 
-    m: np.ndarray  # integers of Python or of gmpy2
-    bits: np.ndarray  # in m
+    m: HostArray  # integers of Python or of gmpy2
+    bits: HostArray  # in m
     sign: Any = 1
     up: Any = 0
 
-    def whole(self) -> np.ndarray:
-        return self.sign * self.m << self.up
+    def values(self) -> HostArray:
+        """The integers themselves."""
+        return np.asarray(self.sign * self.m << self.up)
 
 
-def integers(x: np.ndarray) -> Integers:
+def integers(x: HostArray) -> Integers:
     return Integers(x, np.fromiter(map(int.bit_length, x.flat), np.int64, x.size).reshape(x.shape))
 
 
-def matmul(x: Integers, y: Integers) -> np.ndarray:
-    """x @ y in Python's integers, with any leading axes: by slices where that is sooner done."""
+def matmul(x: Integers, y: Integers) -> HostArray:
+    """x @ y in Python's integers, with any leading axes: by slices where that is faster."""
     (*_, rows, K), columns = x.m.shape, y.m.shape[-1]
     bits, p, q = plan(K, *(int((v.up + v.bits).max(initial=0)) for v in (x, y)))
-    if not (x.m.size and y.m.size and pays(rows, K, columns, p * q)):
-        return x.whole() @ y.whole()
+    if not (x.m.size and y.m.size and slicing_pays(rows, K, columns, p * q)):
+        return np.asarray(x.values() @ y.values())
+    if max(x.m.size, y.m.size) >= PIECE:
+        keep_freed_memory()
     left = np.stack(digits(x, bits, p), axis=-2).reshape(*x.m.shape[:-1], p * K)
     right = np.stack(digits(y, bits, q)[::-1], axis=-3).reshape(*y.m.shape[:-2], q * K, columns)
     diagonals = []
-    for d in range(p + q - 1):  # all x_i with a y_(d−i) stand together, and so do these, in the same order
+    for d in range(p + q - 1):  # the x_i of a diagonal are neighbours, and so are their y_(d−i), in the same order
         first, stop, ahead = max(0, d - q + 1), min(d, p - 1) + 1, q - 1 - d
         diagonals.append(left[..., first * K : stop * K] @ right[..., (first + ahead) * K : (stop + ahead) * K, :])
-    return joined(diagonals, bits)
+    return recombine(diagonals, bits)
 
 
 def terms(x: Any, y: Any) -> int:
-    """How many products of two entries there are in x @ y, at least."""
-    return min(math.prod(x.shape) * y.shape[-1], math.prod(y.shape) * x.shape[-2])
+    """The least number of products of two entries in x @ y."""
+    return int(min(math.prod(x.shape) * y.shape[-1], math.prod(y.shape) * x.shape[-2]))
 
 
-def pays(m: int, K: int, n: int, products: int) -> bool:
-    """Are there many terms mKn for each entry that is taken apart or put together, and not too many products of digits for each?"""
+def slicing_pays(m: int, K: int, n: int, products: int) -> bool:
+    """There are many terms mKn for each entry to cut or recombine, and not too many products of digits for each."""
     return m * K * n >= 9 * (m * K + K * n + m * n) and products < 2**15
 
 
@@ -67,28 +74,29 @@ def plan(K: int, wide: int, wider: int) -> tuple[int, int, int]:
     return bits, p, q
 
 
-def digits(x: Integers, bits: int, count: int) -> list[np.ndarray]:
-    """The digits of every entry, least first, each from −2^(b−1) to 2^(b−1); but the top one takes what is left."""
+def digits(x: Integers, bits: int, count: int) -> list[HostArray]:
+    """The digits of every entry, least first, each from −2^(b−1) to 2^(b−1); the top one takes the rest."""
     size, lead = (count * bits >> 3) + 8, (int(np.max(x.up)) >> 3) + 1  # bytes of each number, and zeros before it
     raw = bytearray(lead).join([b"", *[v.to_bytes(size, "little", signed=True) for v in x.m.flat]])
     words = np.ndarray(len(raw) - 7, "<i8", raw, 0, (1,))  # one starts at every byte
     byte, bit = np.divmod(8 * lead - x.up + 8 * (lead + size) * np.arange(x.m.size).reshape(x.m.shape), 8)
     *lower, top = (words[byte + (bit + i * bits >> 3)] >> (bit + i * bits & 7) for i in range(count))
-    found, carry = [], 0
+    found: list[HostArray] = []
+    carry: Any = 0
     for digit in lower:
         digit = (digit & 2**bits - 1) + carry
         carry = digit + 2 ** (bits - 1) >> bits
         found.append((digit - (carry << bits)) * np.float64(x.sign))
-    return [*found, (top + carry) * np.float64(x.sign)]  # above the top one stands nothing but its sign
+    return [*found, (top + carry) * np.float64(x.sign)]  # only its sign is above the top one
 
 
-def joined(diagonals: list[np.ndarray], bits: int) -> np.ndarray:
+def recombine(diagonals: list[HostArray], bits: int) -> HostArray:
     """Σ_d diagonals[d] 2^(bd), as Python integers."""
     count, end = diagonals[0].size, len(diagonals) * bits
     size = (end >> 3) + 8
     raw, carry = bytearray(count * size), np.zeros(count, np.int64)
 
-    def words(bit: int) -> np.ndarray:
+    def words(bit: int) -> HostArray:
         return np.ndarray(count, "<i8", raw, bit >> 3, (size,))
 
     for i, sums in enumerate(diagonals):
@@ -96,5 +104,5 @@ def joined(diagonals: list[np.ndarray], bits: int) -> np.ndarray:
         words(i * bits)[:] |= (carry & 2**bits - 1) << (i * bits & 7)
         carry >>= bits
     words(end)[:] |= carry << (end & 7)
-    whole = [int.from_bytes(v, "little", signed=True) for v in np.frombuffer(raw, f"V{size}").tolist()]
-    return np.fromiter(whole, object, count).reshape(diagonals[0].shape)
+    totals = [int.from_bytes(v, "little", signed=True) for v in np.frombuffer(raw, f"V{size}").tolist()]
+    return np.fromiter(totals, object, count).reshape(diagonals[0].shape)

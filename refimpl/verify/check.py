@@ -27,13 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import NotDefined
-from ..systems import Degrees, Dependencies, Float, Rounded, System, require, seed_of
-from ..systems.balls import Balls
+from ..systems import Degrees, System, require, seed_of
 from ..systems.finite_field import FiniteField
-from ..systems.formats import FORMATS
-from ..systems.multiprecision import Multiprecision
-from ..systems.rational import Rational
-from .bounds import unit_roundoff
 from .compare import Tally, compare, verdict
 from .identity_testing import degree, survival
 from .theorem import Numbers, Result, Theorem
@@ -56,32 +51,7 @@ OWN = {
 
 def way(theorem: Theorem, system: System) -> str | None:
     """How this theorem is checked in this system."""
-    return next((w for w in ways(system) if w in theorem.ways), None)
-
-
-def ways(system: System) -> tuple[str, ...]:
-    if system.exact:
-        return ("equality", "witness")
-    if isinstance(system, Balls):
-        return ("enclosure",)
-    if isinstance(system, Dependencies):
-        return ("structure",)
-    if isinstance(system, Multiprecision):
-        return ("bound",)
-    if isinstance(system, Rounded):
-        return ("probe", "oracle")
-    if not isinstance(system, Float):
-        raise NotDefined(f"verify: {system.name} has no way of deciding equality")
-    if str(system.device).startswith("meta"):
-        raise NotDefined(f"verify: {system.name} has shapes but no values; there is nothing to compare")
-    if system.kind not in FORMATS:
-        raise NotDefined(
-            f"verify: no error bound is known for {system.name}; it must be float64, float32, float16 or bfloat16"
-        )
-    more = ("sampled",) if system.kind == "float64" else ()
-    return (
-        ("bound", "probe", "oracle", *more) if unit_roundoff(system.kind) <= Fraction(1, 2**24) else ("probe", "oracle")
-    )
+    return next((w for w in system.ways if w in theorem.ways), None)
 
 
 def lack(theorem: Theorem, case: Any, system: System) -> str:
@@ -94,19 +64,6 @@ def lack(theorem: Theorem, case: Any, system: System) -> str:
     except NotDefined as sentence:
         return str(sentence)
     return ""
-
-
-def label(system: System) -> str:
-    """The system as `--system` spells it."""
-    if isinstance(system, Rational):
-        return "Q"
-    if isinstance(system, Multiprecision):
-        return f"mpmath({system.digits})"
-    if isinstance(system, Balls):
-        return f"balls({system.digits})"
-    if isinstance(system, Rounded):
-        return f"rounded({system.format})"
-    return system.name.removeprefix("numpy ")
 
 
 @functools.cache
@@ -157,12 +114,12 @@ def check(theorem: Theorem, system: Any, cases: Iterable[Any], draws: Draws | No
     """Check one theorem in one system, on those cases that it speaks of."""
     began, draws = time.perf_counter(), draws or Draws()
     how = way(theorem, system)
-    result = Result(theorem.name, label(system), "N/A", "")
+    result = Result(theorem.name, system.label, "N/A", "")
     if theorem.only not in ("", result.system):
         result.evidence = f"{theorem.name} is too large for any system but {theorem.only}"
         return result
     if how is None:
-        result.evidence = ELSEWHERE.get(theorem.ways, "").format(theorem.name) or OWN[ways(system)[0]]
+        result.evidence = ELSEWHERE.get(theorem.ways, "").format(theorem.name) or OWN[system.ways[0]]
         return result
     fitting = [(case, lack(theorem, case, system)) for case in cases if theorem.fits(case)]
     if all(lacking for _, lacking in fitting):
@@ -188,7 +145,7 @@ def check(theorem: Theorem, system: Any, cases: Iterable[Any], draws: Draws | No
 def instance(how: str, theorem: Theorem, case: Any, system: Any, draws: Draws, tally: Tally) -> None:
     """One case, drawn again as long as a denominator is zero."""
     for attempt in range(REDRAWS):
-        seed = draws.seed_of(theorem, label(system), case, attempt)
+        seed = draws.seed_of(theorem, system.label, case, attempt)
         try:
             compare(how, theorem.sides, case, system, seed, tally)
             if how == "equality" and isinstance(system, FiniteField) and theorem.certified:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import choose
 from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
-from .check import Draws, check, way, ways
+from .check import Draws, check, way
 from .theorem import Result, Theorem
 from .theorems.descent import DESCENT_WITNESSES, DESCENTS
 from .theorems.features import FEATURES
@@ -63,8 +63,7 @@ def verify(
         choose("verify", "NAME", name, THEOREMS)
     draws, usual = draws or Draws(), systems is None
     systems = default_systems(draws.seed) if systems is None else systems
-    for each in systems:
-        ways(each)  # one that cannot be judged is refused before the work
+    tuple(each.ways for each in systems)  # a system that cannot be judged raises here, before the work
     results = []
     for theorem in [THEOREMS[name] for name in names or THEOREMS]:
         more = theorem.more(draws.seed) if full else ()

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.systems import MP, QQ, Dual, balls, floats, fractions, multiprecision, rational, slices
-from refimpl.systems.array import ObjectSystem, SystemArray, elementwise
-from refimpl.systems.multiprecision import aligned
+from refimpl.systems.array import SystemArray, ObjectSystem, elementwise
+from refimpl.systems.multiprecision import align
 from refimpl.systems.rational import Rational
 from tests.helpers.assertions import contains
 
@@ -47,7 +47,7 @@ def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices and common denominators whether or not they pay."""
-    monkeypatch.setattr(slices, "pays", lambda *sizes: True)
+    monkeypatch.setattr(slices, "slicing_pays", lambda *sizes: True)
     monkeypatch.setattr(multiprecision, "SMALL", 0)
     monkeypatch.setattr(rational, "SMALL", dict.fromkeys(rational.SMALL, 0))
 
@@ -153,7 +153,7 @@ def test_rounded_once_however_scaled(digits: int, axis: int | None) -> None:
 @pytest.mark.parametrize("digits", [15, 50])
 def test_rounded_once_on_blas(digits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr(slices, "joined", lambda *a, f=slices.joined: taken.append(1) or f(*a))
+    monkeypatch.setattr(slices, "recombine", lambda *a, f=slices.recombine: taken.append(1) or f(*a))
     numbers = MP(digits)
     assert once(numbers.random((30, 33), 1) / 3, numbers.random((2, 33, 31), 2) / 7) and taken
 
@@ -342,13 +342,13 @@ def test_sums_over_many_orders_of_magnitude() -> None:
 @given(m=st.integers(-(2**200), 2**200), e=st.integers(-500, 500))
 def test_rounding_without_gmpy2(m: int, e: int) -> None:
     numbers = MP(30)
-    assert numbers._rounded(m, e, 103, "n") == numbers.libmp.from_man_exp(m, e, 103, "n")
+    assert numbers._round(m, e, 103, "n") == numbers.libmp.from_man_exp(m, e, 103, "n")
 
 
 def test_zeros_do_not_widen_a_row() -> None:
     x = MP(15).convert([[Fraction(3, 2**5000), 0, Fraction(5, 2**5001)], [0, 0, 0], [3 * 2**5000, 0, 5 * 2**5001]])
-    man, low = aligned(x.planes[0])
-    assert man.whole().tolist() == [[6, 0, 5], [0, 0, 0], [3, 0, 10]] and low[::2].tolist() == [[-5001], [5000]]
+    man, low = align(x.planes[0])
+    assert man.values().tolist() == [[6, 0, 5], [0, 0, 0], [3, 0, 10]] and low[::2].tolist() == [[-5001], [5000]]
     assert [float(v) for v in (x[1:2] @ MP(15).ones((3, 40))).planes[0].flat] == [0] * 40
 
 

@@ -33,8 +33,8 @@ from refimpl import (
 )
 from refimpl.systems import ArraySystem, ObjectSystem, System, balls, finite_field, fractions, is_prime, require
 from refimpl.systems.array import SystemArray, host
-from tests.helpers.assertions import says
-from tests.helpers.strategies import FLINT, SEEDS
+from refimpl.systems.balls import Balls
+from refimpl.systems.finite_field import FiniteField
 
 # 2^31 is where the products of GF(p) change method, 2^61-1 where they end.
 PRIMES = [2, 3, 10007, 2**31 - 1, 2**31 + 11, 2**32 - 5, 2**60 - 93, 2**61 - 1]
@@ -58,7 +58,7 @@ def agrees(numbers: ArraySystem, got: SystemArray, want: Any) -> bool:
         return False
     if hasattr(numbers, "p"):
         return bool(np.all(got.planes[0].astype(object) == want % numbers.p))
-    if isinstance(numbers, ri.systems.Balls):
+    if isinstance(numbers, Balls):
         return all(
             a <= w <= b for (a, b), w in zip(map(numbers.ends, got.planes[0].ravel()), want.ravel(), strict=True)
         )
@@ -336,11 +336,11 @@ def test_arithmetic_is_that_of_python(numbers, shape, seed):
     nonzero = ~numbers.singular(y)
     y = numbers.where(nonzero, y, 1)
     b = np.where(nonzero, b, 1)
-    if isinstance(numbers, ri.systems.FiniteField):
+    if isinstance(numbers, FiniteField):
         assert numbers.equal(x / y * y, x) and agrees(
             numbers, 1 / y, np.frompyfunc(lambda t: pow(t, -1, numbers.p), 1, 1)(b)
         )
-    elif numbers.exact or isinstance(numbers, ri.systems.Balls):
+    elif numbers.exact or isinstance(numbers, Balls):
         assert agrees(numbers, x / y, a / b) and agrees(numbers, 1 / y, 1 / b)
     else:  # one rounding, relative
         got = plain(numbers, x / y)
@@ -420,7 +420,7 @@ def test_order(numbers, seed, keepdims):
         (numbers.min(x, axis=0, keepdims=keepdims), np.min(a, axis=0, keepdims=keepdims)),
     ]:
         assert agrees(numbers, got, want)
-    if isinstance(numbers, ri.systems.Balls):
+    if isinstance(numbers, Balls):
         with says(NotDefined, f"balls overlap, so their order is not decided in {numbers.name}; use maximum"):
             assert x < y
     else:
