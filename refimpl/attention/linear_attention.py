@@ -71,6 +71,10 @@ class State:
     def b_D(self) -> Array | None:
         return self.z
 
+    @property
+    def nbytes(self) -> int:
+        return sum(prod(x.shape) * itemsize(x) for x in self.arrays().values())
+
     def map_arrays(self, f: Callable[[Array, int], Array]) -> State:
         return replace(self, S=f(self.S, 2), z=None if self.z is None else f(self.z, 1))
 

@@ -29,21 +29,19 @@ from .rope import Rope
 class LogFeatures(Protocol):
     """A map of the kernel exp(x·y), by logarithms: RandomFeatures or Points.
 
-    positive : is every sum of features over keys > 0?
-    directions : the rows by which x is multiplied, (..., rows, d); None if there are none
-    file_name : the name of the directions in a file
+    positive : is every feature > 0, and every sum that is kept of them?
+    directions, directions_name : the rows (..., rows, d) by which x is multiplied, if there are any
+    nbytes : bytes needed to evaluate it
     """
 
-    file_name: ClassVar[str]
+    directions_name: ClassVar[str]
 
     @property
     def positive(self) -> bool: ...
     @property
     def directions(self) -> Array | None: ...
     @property
-    def nbytes(self) -> int:
-        """Bytes needed to evaluate it."""
-        ...
+    def nbytes(self) -> int: ...
 
     def log(self, x: Array, /) -> tuple[Array, Array]:
         """(f, c) with φ(x) = f exp(c)."""
@@ -57,10 +55,10 @@ class LogFeatures(Protocol):
         """The map that sees R_by x as this one sees x."""
         ...
 
-    def with_directions(self, directions: Array) -> Self: ...
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> Self: ...
 
-    def stored_directions(self) -> Array | None:
-        """The directions, if a file must have them."""
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that a file must hold."""
         ...
 
     def metadata(self) -> dict[str, Any]:
@@ -77,7 +75,7 @@ class Points:
 
     points: Array
     positive = False  # the features are, but what is summed over them (Nyström) need not be
-    file_name: ClassVar[str] = "b_points"
+    directions_name: ClassVar[str] = "points"
 
     @property
     def directions(self) -> Array:
@@ -101,11 +99,11 @@ class Points:
         """p ← R_by p"""
         return Points(rope(self.points, [by] * self.points.shape[-2]))
 
-    def with_directions(self, directions: Array) -> Points:
-        return Points(directions)
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> Points:
+        return Points(f(self.points, 2))
 
-    def stored_directions(self) -> Array:
-        return self.points
+    def arrays(self) -> dict[str, Array]:
+        return {"points": self.points}
 
     def metadata(self) -> dict[str, Any]:
         return {"map": "points"}
@@ -154,15 +152,12 @@ class Memory:
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Memory:
         """The same memory with f(x, how many axes are its own) for every array x."""
         own: dict[str, Any] = {name: f(x, ARRAYS[name][0]) for name, x in self.own_arrays().items()}
-        directions = self.phi.directions
-        phi = self.phi if directions is None else self.phi.with_directions(f(directions, 2))
-        return replace(self, phi=phi, **own)
+        return replace(self, phi=self.phi.map_arrays(f), **own)
 
     def arrays(self) -> dict[str, Array]:
         """Its arrays by the names they have in a file."""
-        found = {ARRAYS[name][1]: x for name, x in self.own_arrays().items()}
-        directions = self.phi.stored_directions()
-        return found | ({} if directions is None else {self.phi.file_name: directions})
+        own = {ARRAYS[name][1]: x for name, x in self.own_arrays().items()}
+        return own | {f"b_{name}": x for name, x in self.phi.arrays().items()}
 
     def metadata(self) -> dict[str, Any]:
         """What a file must say of its map."""
@@ -280,7 +275,7 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
     S, mix, scale, r = memory.S, memory.mix, memory.scale, memory.S.shape[-2]
     arrays = {f"memory.{name}": x for name, x in memory.own_arrays().items()}
     if memory.phi.directions is not None:
-        arrays[f"memory.{memory.phi.file_name}"] = memory.phi.directions
+        arrays[f"memory.phi.{memory.phi.directions_name}"] = memory.phi.directions
     common_namespace(who, **like, **arrays)
     check_shape(who, "memory.S", S, *groups, "features", m if mix is None else "rank")
     features = memory.phi.features(d)
@@ -290,8 +285,8 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
         "memory.z": (*groups, r),
         "memory.scale": (*groups, 1 if scale is not None and tuple(scale.shape[-1:]) == (1,) else r),
         "memory.mix": (*groups, S.shape[-1], m + 1),
-        "memory.b_points": (*groups, r, d),
-        "memory.b_omega": ("directions", d),
+        "memory.phi.points": (*groups, r, d),
+        "memory.phi.omega": ("directions", d),
     }
     for name, x in arrays.items():
         if x is not S:

@@ -14,6 +14,10 @@ class Past(Protocol):
 
     @property
     def position(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes needed to go on from it."""
+        ...
 
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Self:
         """The same past with f(x, how many axes are its own) for every array x."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from ..checks import common_namespace
 from ..checks import check_shape
 from ..errors import NotDefined, brief, choose
 from ..systems import System, SystemArray, floats, require, system_of
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace
 from ..systems.floats import itemsize
 from .feature_maps import outer
 from .rope import Rope, rotate
@@ -64,7 +64,8 @@ class RandomFeatures:
     turn: int = 0
     unturned: Array | None = None
 
-    needs = "real"
+    needs: ClassVar[str] = "real"
+    directions_name: ClassVar[str] = "omega"
 
     def __post_init__(self) -> None:
         choose("RandomFeatures", "kind", self.kind, KINDS)
@@ -86,6 +87,10 @@ class RandomFeatures:
     __name__ = name
 
     @property
+    def directions(self) -> Array | None:
+        return self.omega
+
+    @property
     def positive(self) -> bool:
         """Is every feature > 0?"""
         return self.kind not in ("trigonometric", "taylor")
@@ -100,7 +105,7 @@ class RandomFeatures:
         x : (..., n, d)    ->  f : (..., n, r);  c : (..., n, r) and f = 1 if φ is positive, else (..., n, 1)
         """
         xp = common_namespace("RandomFeatures", x=x, **({} if self.omega is None else {"omega": self.omega}))
-        require(system_of(x), "real", f"a map to {self.name}")
+        require_of(x, "real", f"a map to {self.name}")
         width, like = ("width", "") if self.omega is None else (self.omega.shape[-1], "to match `omega`")
         check_shape("RandomFeatures", "x", x, "tokens", width, like=like)
         one, half = xp.ones_like(x[..., :1]), xp.sum(x * x, axis=-1, keepdims=True) / 2
@@ -198,11 +203,6 @@ class RandomFeatures:
         """Bytes that a file needs for the map: its arrays; or a seed and a turn, 8 bytes each; and A."""
         arrays = sum(math.prod(x.shape) * itemsize(x) for x in self.arrays().values())
         return arrays + 16 * (self.seed is not None) + 8 * (self.A != 0)
-
-
-def constant(x: Array, value: Fraction) -> Fraction | float:
-    """A rational constant beside x: exact in a system of ours, rounded to the dtype of floats."""
-    return value if isinstance(x, SystemArray) else float(value)
 
 
 def same_draw(a: object, b: object) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, NamedTuple
 
 from ..arrays import Array, Mask
@@ -24,12 +25,12 @@ from ..checks import (
     visible_keys,
     zero_padded,
 )
-from ..errors import NotDefined, brief
-from ..systems.floats import array_namespace, device, require_of
+from ..errors import NotDefined, brief, choose
+from ..systems.floats import array_namespace, device, itemsize, require_of
 from .feature_maps import Kernel
 from .linear_attention import check_arguments, padded_zero_over_one
 from .memory import ARRAYS, Memory, Points, check_memory, read_memories
-from .random_features import RandomFeatures
+from .random_features import KINDS, RandomFeatures
 from .rope import Rope
 
 
@@ -51,6 +52,11 @@ class KVCache:
         check_integer("KVCache", "position", self.position)
         for memory in self.memories:
             check_type("KVCache", "memories", memory, Memory)
+
+    @property
+    def nbytes(self) -> int:
+        own = sum(prod(x.shape) * itemsize(x) for x in (self.k, self.v))
+        return own + sum(memory.nbytes for memory in self.memories)
 
     def map_arrays(self, f: Callable[[Array, int], Array]) -> KVCache:
         """f on every array but `keep`, which broadcasts."""
@@ -133,11 +139,13 @@ def map_from_metadata(
     metadata: dict[str, Any], points: Array | None, omega: Array | None, S: Array, rope: Rope | None, width: int
 ) -> Points | RandomFeatures:
     """The map φ of a memory, from the metadata and arrays of a file."""
-    is_points = metadata.get("map") == "points"
-    if is_points != (points is not None):
+    if (metadata.get("map") == "points") != (points is not None):
         got = brief(str(metadata.get("map")))
         raise ValueError(f"`b_points` must be there exactly for a map 'points', got the map {got}")
-    return Points(points) if points is not None else RandomFeatures.from_metadata(metadata, omega, S, rope, width)
+    if points is not None:
+        return Points(points)
+    choose("metadata", "map", metadata.get("map"), ("points", *KINDS))
+    return RandomFeatures.from_metadata(metadata, {} if omega is None else {"omega": omega}, S, rope, width)
 
 
 class Scores(NamedTuple):

@@ -19,7 +19,7 @@ from ..arrays import Array
 from ..attention.linear_attention import linear_attention_chunked
 from ..checks import divide, check_finite_arrays, check_type, common_namespace, check_scalar, check_shape
 from ..model.transformer import Model
-from ..systems.array import array_namespace
+from ..systems.floats import array_namespace
 from .gradient import Number
 
 

@@ -11,7 +11,7 @@ from typing import cast
 from ..arrays import Array
 from ..checks import check_finite_arrays, library_of, common_namespace, check_scalar, check_shape
 from ..systems import Dual, Rounded, SystemArray
-from ..systems.array import device
+from ..systems.floats import device
 from ..systems.floats import dtype_name
 
 Loss = Callable[..., Array]

@@ -27,7 +27,7 @@ from ..arrays import Array
 from ..checks import divide, check_finite_arrays, check_type, check_integer, is_zero, is_true, common_namespace, check_scalar, check_shape
 from ..errors import ZeroDenominator, brief
 from ..systems import require, system_of
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device
 from .gradient import Number, alignment, gradient
 
 Map = Callable[[Array], Array]

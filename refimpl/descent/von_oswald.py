@@ -23,7 +23,7 @@ from ..attention.state import absorb, no_text
 from ..checks import check_finite_arrays, check_integer, is_zero, common_namespace, check_scalar, check_shape
 from ..model.attention_layers import Config
 from ..model.transformer import Model
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device
 from .gradient import Number
 
 

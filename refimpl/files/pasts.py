@@ -21,7 +21,8 @@ import numpy as np
 
 from ..attention.memory import Memory, Points
 from ..attention.random_features import KINDS, RandomFeatures, random_features
-from ..attention.state import KVCache, State
+from ..attention.state import State
+from ..attention.softmax_attention import KVCache
 from ..checks import check_integer, check_shape
 from ..errors import brief, choose
 from ..model.recurrence import Carried

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 from ..arrays import Array
@@ -23,7 +22,7 @@ from ..attention.softmax_attention import KVCache, softmax_attention, softmax_at
 from ..checks import check_integer, check_type, require_finite
 from ..errors import NotDefined, NotFinite, brief, choose
 from ..systems.floats import array_namespace, surely_finite
-from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm
+from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm, split_heads
 
 ORDERS = ("pre", "post", "parallel")
 LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
@@ -246,10 +245,3 @@ def keys_values(c: Config, w: Mapping[str, Array], x: Array) -> tuple[Array, Arr
     """k (..., groups, n, d) and v (..., groups, n, m) of a layer, from the input of its attention."""
     k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
     return split_heads(k, c.kv_heads), split_heads(v, c.kv_heads)
-
-
-def split_heads(x: Array, *heads: int) -> Array:
-    """(..., n, heads·width) -> (..., heads, n, width)"""
-    xp = array_namespace(x)
-    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
-    return xp.moveaxis(x, -2 - len(heads), -2)

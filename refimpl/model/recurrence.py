@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Final
 
 from ..arrays import Array, Namespace
@@ -52,11 +53,13 @@ class Carried:
         self.parts = dict(parts)  # defensive copy
         self.position = check_integer("Carried", "position", position)
 
+    @property
+    def nbytes(self) -> int:
+        return sum(prod(x.shape) * itemsize(x) for x in self.parts.values())
+
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Carried:
         """The same with f(x, how many axes are its own) for every array x: 2 of the matrix S, else 1."""
         return Carried({name: f(x, 2 if name == "S" else 1) for name, x in self.parts.items()}, self.position)
-
-    each = map_arrays
 
     def shifted(self, by: int, kernel: object = None) -> Carried:
         """The same past, seen from `by` positions further on: a layer without positions sees no difference."""

@@ -24,24 +24,24 @@ each layer, and a text read from there is read as if the prompt stood before it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ..arrays import Array
-from ..attention.feature_maps import relu2
+from ..attention.feature_maps import Kernel, relu2
 from ..checks import check_finite
 from ..checks import check_type
 from ..checks import check_integer
 from ..checks import leading_axes
-from ..checks import common_namespace
+from ..checks import check_kinds
 from ..checks import check_shape
 from ..checks import require_finite
 from ..errors import NotDefined, NotFinite, choose
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, constant, device
 from .recurrence import FORMS, NOTHING, Carried, RecurrentForm
-from .transformer import constant, norm, silu
+from .transformer import EPSILON, Model, Pass, norm, silu, split_heads
 
 VERSIONS = ("4", "5.1", "5.2", "7")
 # ε in the norm of each head
@@ -52,12 +52,6 @@ LEAST = {"layers": 1, "width": 1, "heads": 1, "hidden": 1, "vocabulary": 0}
 
 Weights = Mapping[str, Array]  # of a layer, by their short names
 Parts = dict[str, Array]  # of a Carried
-
-
-class Layered(Protocol):
-    """A model, as far as a layer knows it: the weights of each layer, by their short names."""
-
-    def of_layer(self, i: int) -> Parts: ...
 
 
 @dataclass(frozen=True)
@@ -83,11 +77,10 @@ class Rwkv:
     family: ClassVar[str] = "rwkv"
     past: ClassVar[type[Carried]] = Carried
     norm: ClassVar[str] = "layer"
-    epsilon: ClassVar[Fraction] = Fraction(1, 100000)
+    epsilon: ClassVar[Fraction] = EPSILON
     order: ClassVar[str] = "pre"
     tied: ClassVar[bool] = False
     table: ClassVar[int] = 0
-    recurrent, softmax, phi, rope = True, False, None, None  # asked by transformer.py
 
     def __post_init__(self) -> None:
         choose("Rwkv", "version", self.version, VERSIONS)
@@ -161,44 +154,39 @@ class Rwkv:
             raise ValueError(f"{who}: `{name}` must have the parts {wanted}, got {got}")
         for part, wanted_shape in self.carried.items():
             x, full_name = past.parts[part], f"{name}.{part}"
-            xp = common_namespace(who, W_V=like, **{full_name: x})
+            check_kinds(who, W_V=like, **{full_name: x})
             check_shape(who, full_name, x, *wanted_shape)
             check_finite(who, full_name, x, axes=("head", "key", "value") if part == "S" else ("column",))
 
-    def layer(
-        self,
-        model: Layered,
-        i: int,
-        x: Array,
-        past: Carried | None,
-        *,
-        form: RecurrentForm | str | None = None,
-        mask: str | int = "causal",
-        shared: dict[str, Array],
-        hook: object = None,
-    ) -> tuple[Array, Carried]:
+    def kernel(self, weights: Weights) -> Kernel:
+        return Kernel()  # no positions
+
+    def cache_bytes(self, tokens: int, itemsize: int) -> None:
+        return None
+
+    def layer(self, model: Model, i: int, x: Array, past: Carried | None, run: Pass) -> tuple[Array, Carried]:
         """Layer i on x (..., n, width), n ≥ 0 tokens, after a past: its output, and what it carries then.
 
             x ← x + time_mixing(norm_1 x)        x ← x + channel_mixing(norm_2 x)
 
         past : None before the first token
-        form : "recurrent" (None), "sum", or another RecurrentForm
-        shared : a dict for one pass through the layers: in version 7 the first layer leaves its values there
-        hook : not called, as there is no attention
+        run.form : "recurrent" (None), "sum", or another RecurrentForm
+        run.shared : in version 7 the first layer leaves its values there
         """
-        if mask != "causal":
+        if run.mask != "causal":
             raise NotDefined(
-                f"transformer: a recurrence reads its text from left to right; `mask` must be 'causal', got {mask!r}"
+                "transformer: a recurrence reads its text from left to right; "
+                f"`mask` must be 'causal', got {run.mask!r}"
             )
-        form = recurrent_form(form)
+        form = recurrent_form(run.form)
         past = self.no_text(x) if past is None else past
-        w, parts = model.of_layer(i), past.parts
+        w, parts = model.layer_weights(i), past.parts
         try:
             y, before, time_shift = shift_tokens(norm(x, w["gain_1"], w["offset_1"]), parts["time_shift"])
             if self.version == "4":
                 o, state = time_mixing_4(w, y, before, parts, form)
             elif self.version == "7":
-                o, state = time_mixing_7(self, w, y, before, parts, form, shared)
+                o, state = time_mixing_7(self, w, y, before, parts, form, run.shared)
             else:
                 o, state = time_mixing_5(self, w, y, before, parts, form)
             x = x + o
@@ -314,12 +302,6 @@ def channel_mixing(c: Rwkv, w: Weights, x: Array, before: Array) -> Array:
     return o if c.version == "7" else sigmoid(mix(w, "gate", x, before) @ w["W_gate"]) * o
 
 
-def split_heads(x: Array, heads: int) -> Array:
-    """(..., n, heads·d) -> (..., heads, n, d)"""
-    xp = array_namespace(x)
-    return xp.moveaxis(xp.reshape(x, (*x.shape[:-1], heads, x.shape[-1] // heads)), -2, -3)
-
-
 def concatenate_heads(x: Array) -> Array:
     """(..., heads, n, d) -> (..., n, heads·d)"""
     xp = array_namespace(x)
@@ -337,39 +319,3 @@ def unit_vectors(x: Array) -> Array:
     xp = array_namespace(x)
     length = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return x / xp.maximum(length, constant(x, SHORTEST) * xp.ones_like(length))
-
-
-# transformer.py calls these four.
-
-
-def embed(model: Any, x: Array) -> Array:
-    """norm_0 of the rows of the embedding."""
-    return norm(x, model.weights["gain_0"], model.weights["offset_0"])
-
-
-def through_layers(
-    model: Any,
-    x: Array,
-    states: Sequence[Carried] | None,
-    *,
-    form: RecurrentForm | str,
-    between: Callable[[int, Array], Array] = lambda i, x: x,
-) -> tuple[Array, tuple[Carried, ...]]:
-    """The output of the last layer, and what each layer carries after the text."""
-    c, after, shared = model.config, [], dict[str, Array]()
-    for i in range(c.layers):
-        x, state = c.layer(model, i, x, states and states[i], form=form, shared=shared)
-        x = between(i, x)
-        after.append(state)
-    return x, tuple(after)
-
-
-def check_carried(who: str, c: Rwkv, name: str, state: Carried, *, W_V: Array) -> None:
-    c.check_past(who, name, state, W_V)
-
-
-def unembed(model: Any, x: Array) -> Array:
-    """Logits norm(x) W; without a vocabulary, norm(x)."""
-    c, w = model.config, model.weights
-    x = norm(x, w["gain"], w["offset"])
-    return require_finite("rwkv", "the output", x @ w["unembedding"] if c.vocabulary else x)

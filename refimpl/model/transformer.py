@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isqrt
+from math import isqrt, prod
 from typing import Any, NamedTuple, Protocol
 
 from ..arrays import Array, Mask
@@ -338,6 +338,13 @@ def mlp(
     hidden = x @ up + b_up
     hidden = sigma(hidden) if gate is None else sigma(x @ gate) * hidden
     return hidden @ down + b_down
+
+
+def split_heads(x: Array, *heads: int) -> Array:
+    """(..., n, heads·width) -> (..., heads, n, width)"""
+    xp = array_namespace(x)
+    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
+    return xp.moveaxis(x, -2 - len(heads), -2)
 
 
 def random_model(system: System, config: Family, seed: int) -> Model:

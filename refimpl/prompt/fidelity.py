@@ -1,4 +1,4 @@
-"""How near a converted model comes to the prompted one, and whether it is nearer than the model without the prompt."""
+"""How near a converted model comes to the prompted one, beside the model without the prompt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from ..arrays import Array
 from ..checks import check_type
 from ..checks import check_token_ids
-from ..model.recurrence import Carried
-from ..model.transformer import Form, Model, transformer
+from ..model.transformer import Model, transformer
 from ..systems import Float, floats, system_of
 from ..systems.array import host
 from ..systems.floats import itemsize
@@ -49,7 +48,7 @@ class Fidelity:
 
 
 def fidelity(
-    model: Model, converted: Model, prompt: Any, text: Any, *, form: Form | None = None, mask: str = "causal"
+    model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None, mask: str = "causal"
 ) -> Fidelity:
     """Compare the prompted model on prompt and text (by `form`) with the converted one on the text alone."""
     for name, x in (("model", model), ("converted", converted)):
@@ -72,26 +71,15 @@ def fidelity(
 
 def sizes_in_bytes(model: Model) -> dict[str, int]:
     """Bytes of its biases, and (of attention) of the KV cache of the prompts that they carry."""
-    c, size = model.config, itemsize(model.like)
-    pasts = [arrays_and_metadata(past) for past in model.biases or ()]
-    arrays = [(name, x.shape) for own, _ in pasts for name, x in own.items()]
-    maps = [one for _, metadata in pasts for one in metadata]
-    biases = size * sum(prod(shape) for _, shape in arrays)
-    biases += sum(16 * ("seed" in one) + 8 * (one.get("A", "0") != "0") for one in maps)  # seed and turn; A
-    if c.past is Carried:
-        return {"biases": biases}
-    lead = next((shape[:-3] for name, shape in arrays if name in ("b_KV", "cache.k")), ())
-    return {"biases": biases, "kv_cache": size * prod(lead) * c.layers * c.kv_heads * sum(model.prompts) * (c.d + c.m)}
-
-
-def arrays_and_metadata(past: Any) -> tuple[dict[str, Array], list[dict[str, Any]]]:
-    from ..files import pasts  # as long as a State and a KVCache do not say it themselves
-
-    return pasts.named(past), pasts.words(past)
+    biases = model.biases or ()
+    sizes = {"biases": sum(b.nbytes for b in biases)}
+    cache = model.config.cache_bytes(sum(model.prompts), itemsize(model.like))
+    batch = next(iter(biases[0].arrays().values())).shape[:-3] if biases else ()
+    return sizes if cache is None else sizes | {"kv_cache": prod(batch) * cache}
 
 
 def rounding(
-    model: Model, converted: Model, prompt: Any, text: Any, *, form: Form | None = None
+    model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None
 ) -> tuple[float, float] | None:
     """The errors of the converted and of the prompted logits, against the prompted model in wider floats.
 
@@ -105,7 +93,7 @@ def rounding(
     def wide(x: Array, _: int = 0) -> Array:
         return host(x).astype(kind)
 
-    biases = model.biases and tuple(b.each(wide) for b in model.biases)
+    biases = model.biases and tuple(b.map_arrays(wide) for b in model.biases)
     truth = replace(model, weights={name: wide(w) for name, w in model.weights.items()}, biases=biases)
     both, M = [*map(int, host(prompt)), *map(int, host(text))], len(prompt)
     (want, _), (prompted, _) = (transformer(m, both, form=form) for m in (truth, model))

@@ -24,7 +24,7 @@ import numpy as np
 from clock import measure, seconds
 
 import refimpl as ri
-from refimpl.model.transformer import through_layers
+from refimpl.model.rwkv import through_layers
 
 TARGET = 1.2
 DTYPES = ("float32", "float64")

@@ -19,8 +19,10 @@ from refimpl.files.models.llama import HEADER, llama2c_shapes, read_llama, read_
 from refimpl.files.models.reading import LARGEST_TEXT, Said, bytes_of
 from refimpl.files.safetensors import write_safetensors
 from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
-from refimpl.model.token_wise import gelu, norm
-from refimpl.model.transformer import embed, keys_values, layer, split
+from refimpl.model.transformer import gelu, norm
+from refimpl.model.transformer import embed, split
+from refimpl.model.attention_layers import keys_values
+from refimpl.nano import layer
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Dual, Float, NotDefined, RunningError
-from refimpl.model.token_wise import ACTIVATIONS, GELU, NORMS, mlp, norm
+from refimpl.model.transformer import ACTIVATIONS, GELU, NORMS, mlp, norm
 from refimpl.systems import fractions
 from tests.helpers.assertions import says
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import MP, Best, Compression, Float, Memory, NotDefined, Points, balls
-from refimpl.attention.memory import parts
+from refimpl.verify.conversion_check import parts
 from refimpl.attention.random_features import PAIRS, RandomFeatures
 from refimpl.prompt import compression
 from refimpl.prompt.compression import KINDS, RANDOM, truncated

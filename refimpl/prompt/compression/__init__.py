@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ...attention.memory import Memory, Points, parts, write
+from ...attention.memory import Memory, Points, write
+from ...verify.conversion_check import parts
 from ...attention.random_features import KINDS as RANDOM
 from ...attention.random_features import RandomFeatures, random_features
 from ...checks import check_integer

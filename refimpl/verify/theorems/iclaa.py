@@ -13,7 +13,7 @@ from ...attention.linear_attention import linear_attention
 from ...attention.memory import Memory, Points, join, linear_attention_carried, write
 from ...attention.random_features import KINDS, RandomFeatures
 from ...attention.softmax_attention import softmax_attention
-from ...attention.state import KVCache
+from ...attention.softmax_attention import KVCache
 from ...prompt.compression import Compression
 from ...prompt.compression.landmarks import landmarks
 from ...prompt.conversion import convert

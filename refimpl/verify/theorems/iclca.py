@@ -18,8 +18,9 @@ import numpy as np
 from ...attention.feature_maps import feature_map, pair
 from ...attention.state import State, join, shift
 from ...model.attention_layers import Config, Rotary
-from ...model.token_wise import norm
-from ...model.transformer import Form, Model, keys_values, transformer
+from ...model.transformer import norm
+from ...model.transformer import Form, Model, transformer
+from ...model.attention_layers import keys_values
 from ...prompt.conversion import convert, unconvert
 from ...systems.array import seed_of
 from ...systems.floats import array_namespace

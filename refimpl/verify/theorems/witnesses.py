@@ -17,7 +17,8 @@ from ...attention.linear_attention import linear_attention
 from ...attention.state import State, join, shift
 from ...errors import choose
 from ...model.attention_layers import Config, Rotary
-from ...model.transformer import Model, keys_values
+from ...model.transformer import Model
+from ...model.attention_layers import keys_values
 from ...prompt.conversion import convert, unconvert
 from ...systems import QQ, Degrees
 from ...systems.floats import array_namespace
