@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +23,7 @@ from refimpl.model import rwkv as room
 from refimpl.model.recurrence import Carried, recurrence
 from refimpl.model.rwkv import Rwkv
 from refimpl.verify.check import check
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems import recurrences
 
 
@@ -371,7 +373,7 @@ def _untouched_state(*args: Any, S: Any = None, **options: Any) -> Any:
 
 
 room_shifted, first_values = room.shifted, room.first_values
-THEOREM = {t.name: t for t in recurrences.RECURRENCES}["rwkv_state"]
+THEOREM = {t.name: t for t in recurrences.THEOREMS}["rwkv_state"]
 
 
 @pytest.mark.parametrize(
@@ -382,14 +384,22 @@ THEOREM = {t.name: t for t in recurrences.RECURRENCES}["rwkv_state"]
         mock.patch.dict(room.FORMS, {"recurrent": (_start_forgotten, room.wkv4)}),
         mock.patch.dict(room.FORMS, {"recurrent": (_untouched_state, room.wkv4)}),
         mock.patch.dict(room.FORMS, {"recurrent": (recurrence, lambda *args, state: room.wkv4(*args))}),
-        mock.patch.dict(recurrences.FORMS, {"model": lambda *args, **options: rwkv(*args[:3], **options)}),
     ],
-    ids=["shift", "first", "start", "untouched", "quotient", "model"],
+    ids=["shift", "first", "start", "untouched", "quotient"],
 )
 def test_planted_bugs_are_found_out(plant: Any) -> None:
     for system in (ri.MP(50), ri.balls(30), FLOAT):
         with plant:
             assert check(THEOREM, system, THEOREM.cases).verdict == "FAIL"
+
+
+def test_a_model_that_ignores_its_states_is_found_out() -> None:
+    def forgetful(model: Any, text: Any, **options: Any) -> Any:
+        return ri.transformer(replace(model, biases=None), text, **options)
+
+    for system in (ri.MP(50), ri.balls(30), FLOAT):
+        result = check(THEOREM, system, THEOREM.cases, impl=replace(REFIMPL, transformer=forgetful))
+        assert result.verdict == "FAIL" and " instead of " in result.evidence
 
 
 # Words.
