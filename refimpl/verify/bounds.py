@@ -149,11 +149,11 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
         )
     want = fractions(exact, "judge")
     found, lost = finite_fractions(got)
-    return judged(np.where(lost, math.inf, abs(found - want)), abs(want).astype(np.float64), bound)
+    return judge_errors(np.where(lost, math.inf, abs(found - want)), abs(want).astype(np.float64), bound)
 
 
-def judged(error: np.ndarray, size: np.ndarray, bound: np.ndarray) -> Judgement:
-    """The same from the errors themselves, and the sizes of what was to come out."""
+def judge_errors(error: np.ndarray, size: np.ndarray, bound: np.ndarray) -> Judgement:
+    """The same from the errors themselves, and the sizes of the exact output."""
     size, most = (np.max(x, axis=-1, initial=0) for x in (size, bound))
     vacuous = (most >= size) & (most > 0)
     ratio = elementwise(_ratio, error, bound).astype(np.float64)

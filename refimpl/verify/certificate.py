@@ -13,12 +13,15 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from ..arrays import Array
 from ..packages import CORE, OPTIONAL, __version__, version
 from ..systems import Dependencies, Rounded, SystemArray, system
 from ..systems.array import elementwise, host
+from .cases import case_from_json
 from .check import Draws, check, minimal, source
+from .implementation import REFIMPL, Implementation
 from .registry import THEOREMS
-from .theorem import Numbers, Result, case_from_json
+from .theorem import Numbers, Result
 
 FORMAT = "refimpl certificate 1"
 REPEATED = (
@@ -65,30 +68,30 @@ def versions() -> dict[str, str | None]:
     return own | {p: version(p) for p in (*CORE, *OPTIONAL)}
 
 
-def failure(result: Result, draws: Draws) -> dict[str, Any]:
+def failure(result: Result, draws: Draws, impl: Implementation = REFIMPL) -> dict[str, Any]:
     """The certificate of a single failing instance, as small as it could be made, with its numbers."""
     theorem, numbers = THEOREMS[result.theorem], system(result.system)
     cases = [c for c in result.cases if str(c) == result.worst]
-    if not cases:  # they failed together
+    if not cases:  # no instance failed by itself: the verdict is on all of them together
         return certificate([result], draws, full=False, seconds=result.seconds)
-    case = minimal(theorem, numbers, cases[0], draws)
-    again = check(theorem, numbers, [case], draws)
-    drawn: list[Any] = []
-    with suppress(Exception):  # it may be just this that failed
-        list(
-            theorem.sides(case, Numbers(numbers, draws.seed_of(theorem, again.system, case, again.redraws), keep=drawn))
-        )
-    return certificate([again], draws, full=False, seconds=again.seconds) | {"drawn": [written(x) for x in drawn]}
+    case = minimal(theorem, numbers, cases[0], draws, impl)
+    again = check(theorem, numbers, [case], draws, impl)
+    seed, arrays = draws.seed_of(theorem, again.system, case, again.redraws), list[Array]()
+    with suppress(Exception):  # the failure may be an exception that a side raises
+        list(theorem.sides(case, Numbers(numbers, seed, keep=arrays), impl))
+    return certificate([again], draws, full=False, seconds=again.seconds) | {"drawn": [*map(array_text, arrays)]}
 
 
-def written(x: Any) -> Any:
+def array_text(x: Array) -> list[Any]:
     """The numbers of an array, as text."""
     planes = x.planes if isinstance(x, SystemArray) else (host(x),)
     return [elementwise(str, p.astype(object)).tolist() for p in planes]
 
 
-def replay(data: Any, progress: Callable[[str], None] = lambda line: None) -> tuple[list[Result], list[str]]:
-    """Check again what a certificate says was checked; the results, and in words what came out differently."""
+def replay(
+    data: Any, progress: Callable[[str], None] = lambda line: None, impl: Implementation = REFIMPL
+) -> tuple[list[Result], list[str]]:
+    """Repeat the checks of a certificate; the results, and each difference from the certificate in words."""
     try:
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']!r}")
@@ -113,7 +116,7 @@ def replay(data: Any, progress: Callable[[str], None] = lambda line: None) -> tu
                 )
             continue
         progress(f"{theorem.name} in {numbers.name}")
-        new = check(theorem, numbers, cases, draws)
+        new = check(theorem, numbers, cases, draws, impl)
         results.append(new)
         bitwise = same or numbers.exact or isinstance(numbers, Rounded | Dependencies)
         for name in REPEATED if bitwise else ("verdict", "instances"):

@@ -1,16 +1,7 @@
-"""How an identity is checked: both sides run in a number system, and the system says what their agreement is worth.
+"""Check a theorem in a number system: draw the numbers, run both sides, and let the system's way decide.
 
-| way | systems | an agreement says |
-|---|---|---|
-| equality | ℚ, any that is `exact` | equal at these instances, exactly |
-| equality | GF(p) | all values at these shapes, but for a stated probability |
-| enclosure | balls | the difference contains 0 and is at most 2ρ, at these instances |
-| bound | mpmath, float64, float32 | no further apart than rounding allows, at these instances |
-| probe | floats of any width | equal where no operation rounds |
-| oracle | floats of any width | rounds no worse than twice the other side |
-| sampled | float64 | the mean of independent draws is within 6 standard errors of the formula |
-| structure | dependencies | all values at these shapes |
-| witness | ℚ, GF(p), any that is `exact` | what is said to differ does differ |
+The ways are those of ways.py. An agreement in GF(p) holds for all values of a shape, but for a probability that comes from the
+degrees of both sides.
 """
 
 from __future__ import annotations
@@ -21,7 +12,7 @@ import math
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -29,41 +20,13 @@ from typing import Any
 from ..errors import NotDefined
 from ..systems import Degrees, System, require, seed_of
 from ..systems.finite_field import FiniteField
-from .compare import Tally, compare, verdict
+from .cases import Shape
 from .identity_testing import degree, survival
+from .implementation import REFIMPL, Implementation
 from .theorem import Numbers, Result, Theorem
+from .ways import Instance, Tally, Way, label, reason_against, way_of
 
 REDRAWS = 20
-# Why a theorem is not checked in a system: the theorem's reason, else the system's.
-ELSEWHERE: dict[tuple[str, ...], str] = {
-    ("probe",): "{} speak of float formats",
-    ("structure",): "{} is read off dependency sets",
-    ("oracle",): "{} is about rounding, of which there is none or it is enclosed",
-    ("witness",): "a witness is a matter of exact numbers",
-    ("sampled",): "{} is about means over draws, taken in float64",
-}
-OWN = {
-    "probe": "at this precision exact_probes decide",
-    "structure": "dependency sets say nothing of values",
-    "enclosure": "balls do not say which of two numbers is larger",
-}
-
-
-def way(theorem: Theorem, system: System) -> str | None:
-    """How this theorem is checked in this system."""
-    return next((w for w in system.ways if w in theorem.ways), None)
-
-
-def lack(theorem: Theorem, case: Any, system: System) -> str:
-    """What this system lacks for this case, in one sentence; nothing if it can run."""
-    try:
-        for capability, who in (theorem.needs, *case.needs(theorem.phi)):
-            require(system, capability, who)
-        if isinstance(system, FiniteField) and system.p <= theorem.beyond:
-            raise NotDefined(f"{theorem.name} needs characteristic 0 or > {theorem.beyond}")
-    except NotDefined as sentence:
-        return str(sentence)
-    return ""
 
 
 @functools.cache
@@ -79,30 +42,31 @@ def source() -> str:
 class Draws:
     """Where the numbers come from: a seed, and the digest of the source that it is mixed with.
 
-    known : degrees, where they depend on the shape alone
+    cache : degrees, where they depend on the shape alone
     """
 
     seed: int = 0
     source: str = ""
-    known: dict[tuple[str, Any], tuple[int, int] | None] = field(default_factory=dict)
+    cache: dict[tuple[str, Shape, Implementation], tuple[int, int] | None] = field(default_factory=dict)
 
-    def seed_of(self, theorem: Theorem, system: str, case: Any, attempt: int) -> int:
+    def seed_of(self, theorem: Theorem, system: str, case: Shape, attempt: int) -> int:
         return seed_of(self.source or source(), theorem.name, system, str(case), self.seed, attempt)
 
-    def degrees(self, theorem: Theorem, case: Any, seed: int) -> tuple[int, int] | None:
-        """(δ, Δ) of a theorem at a shape: run in Degrees, and nothing where that cannot run. The seed draws ids and positions."""
-        if (theorem.name, case) in self.known:
-            return self.known[theorem.name, case]
+    def degrees(self, theorem: Theorem, case: Shape, seed: int, impl: Implementation) -> tuple[int, int] | None:
+        """(δ, Δ) of a theorem at a shape: run in Degrees, and None where that cannot run. The seed draws ids and positions."""
+        key = theorem.name, case, impl
+        if key in self.cache:
+            return self.cache[key]
         numbers = Numbers(Degrees(), seed)
-        found = _degrees(theorem, case, numbers)
-        if not numbers.chose:  # else they are those of this draw alone
-            self.known[theorem.name, case] = found
+        found = _degrees(theorem, case, numbers, impl)
+        if not numbers.chose:  # else they are the degrees of this draw alone
+            self.cache[key] = found
         return found
 
 
-def _degrees(theorem: Theorem, case: Any, numbers: Numbers) -> tuple[int, int] | None:
+def _degrees(theorem: Theorem, case: Shape, numbers: Numbers, impl: Implementation) -> tuple[int, int] | None:
     try:
-        pairs = [(left, right) for _, left, right in theorem.sides(case, numbers) if not isinstance(left, int)]
+        pairs = [(left, right) for _, left, right in theorem.sides(case, numbers, impl) if not isinstance(left, int)]
         return max((degree(*pair) for pair in pairs), default=0), numbers.system.divided
     except NotDefined:
         return None
@@ -110,92 +74,111 @@ def _degrees(theorem: Theorem, case: Any, numbers: Numbers) -> tuple[int, int] |
         raise ArithmeticError(f"a denominator is zero as a polynomial: {error}") from error
 
 
-def check(theorem: Theorem, system: Any, cases: Iterable[Any], draws: Draws | None = None) -> Result:
-    """Check one theorem in one system, on those cases that it speaks of."""
+def check(
+    theorem: Theorem,
+    system: Any,
+    cases: Iterable[Any],
+    draws: Draws | None = None,
+    impl: Implementation = REFIMPL,
+) -> Result:
+    """Check one theorem in one system, on those of the cases that it speaks of."""
     began, draws = time.perf_counter(), draws or Draws()
-    how = way(theorem, system)
-    result = Result(theorem.name, system.label, "N/A", "")
-    if theorem.only not in ("", result.system):
-        result.evidence = f"{theorem.name} is too large for any system but {theorem.only}"
-        return result
-    if how is None:
-        result.evidence = ELSEWHERE.get(theorem.ways, "").format(theorem.name) or OWN[system.ways[0]]
-        return result
-    fitting = [(case, lack(theorem, case, system)) for case in cases if theorem.fits(case)]
-    if all(lacking for _, lacking in fitting):
-        result.evidence = fitting[0][1] if fitting else "it speaks of none of these cases"
-        return result
-    result.cases = tuple(case for case, lacking in fitting if not lacking)
-    tally = Tally()
-    for case in result.cases:
-        instance(how, theorem, case, system, draws, tally)
-        if tally.failure or tally.undrawn:
-            tally.worst = str(case)
+    way, not_checked = way_of(theorem, system), functools.partial(Result, theorem.name, label(system), "N/A")
+    if theorem.only not in ("", label(system)):
+        return not_checked(f"{theorem.name} is too large for any system but {theorem.only}")
+    if way is None:
+        return not_checked(reason_against(theorem, system))
+    fitting = [(case, missing_capability(theorem, case, system)) for case in cases if theorem.fits(case)]
+    able = tuple(case for case, missing in fitting if not missing)
+    if not able:
+        return not_checked(fitting[0][1] if fitting else "it speaks of none of these cases")
+    instances: list[Instance] = []
+    for case in able:
+        instances.append(run_instance(way, theorem, case, system, draws, impl))
+        if instances[-1].wrong or instances[-1].undrawn:
             break
-    result.instances = tally.compared
-    result.redraws, result.seconds, result.worst = tally.redraws, time.perf_counter() - began, tally.worst
-    result.probability, result.degree = (None if tally.chance is None else float(tally.chance)), tally.degree
-    result.inputs, result.outputs = tally.inputs.hexdigest()[:16], tally.outputs.hexdigest()[:16]
-    result.verdict, result.evidence = verdict(how, tally)
-    result.error, result.bound = (x if math.isfinite(x) else None for x in (tally.error, tally.bound))
-    result.notes = tally.notes
-    return result
+    tally = Tally(tuple(instances))
+    verdict, least = way.verdict(tally), tally.least_certain
+    return Result(
+        theorem.name,
+        label(system),
+        verdict.verdict,
+        verdict.evidence,
+        instances=tally.count,
+        redraws=tally.redraws,
+        probability=float(least.chance) if least and least.chance is not None else None,
+        degree=least.degree if least else None,
+        error=verdict.error if math.isfinite(verdict.error) else None,
+        bound=verdict.bound if math.isfinite(verdict.bound) else None,
+        seconds=time.perf_counter() - began,
+        worst=verdict.worst,
+        inputs=tally.digest("inputs"),
+        outputs=tally.digest("outputs"),
+        cases=able,
+        notes=instances[-1].notes,
+    )
 
 
-def instance(how: str, theorem: Theorem, case: Any, system: Any, draws: Draws, tally: Tally) -> None:
+def missing_capability(theorem: Theorem, case: Shape, system: System) -> str:
+    """What the system cannot do and this case needs, in one sentence; nothing if it can run."""
+    try:
+        for capability, who in (theorem.needs, *case.needs(theorem.phi)):
+            require(system, capability, who)
+        if isinstance(system, FiniteField) and system.p <= theorem.beyond:
+            raise NotDefined(f"{theorem.name} needs characteristic 0 or > {theorem.beyond}")
+    except NotDefined as error:
+        return str(error)
+    return ""
+
+
+def run_instance(way: Way, theorem: Theorem, case: Shape, system: Any, draws: Draws, impl: Implementation) -> Instance:
     """One case, drawn again as long as a denominator is zero."""
     for attempt in range(REDRAWS):
-        seed = draws.seed_of(theorem, system.label, case, attempt)
+        seed = draws.seed_of(theorem, label(system), case, attempt)
         try:
-            compare(how, theorem.sides, case, system, seed, tally)
-            if how == "equality" and isinstance(system, FiniteField) and theorem.certified:
-                weigh(draws.degrees(theorem, case, seed), attempt, case, system, tally)
+            found = replace(way.run(theorem, case, system, seed, impl), redraws=attempt)
+            if way.name == "equality" and isinstance(system, FiniteField) and theorem.certified:
+                found = with_chance(found, draws.degrees(theorem, case, seed, impl), system.p)
+            return found
         except Exception as error:
-            if isinstance(error, ZeroDivisionError) and how in (
-                "equality",
-                "witness",
-                "oracle",
-            ):  # elsewhere chance does not explain it
-                tally.redraws += 1
+            if way.redraws and isinstance(error, ZeroDivisionError):
                 continue
-            tally.failure = (
-                f"raised {type(error).__name__}: {error}"  # whatever a form raises on good input is its failure
-            )
-        return
-    tally.undrawn = f"{REDRAWS} draws in a row had a zero denominator"
+            # Any exception on good input is a failure of the implementation
+            return Instance(str(case), failure=f"raised {type(error).__name__}: {error}", redraws=attempt)
+    return Instance(str(case), undrawn=f"{REDRAWS} draws in a row had a zero denominator", redraws=REDRAWS)
 
 
-def weigh(known: tuple[int, int] | None, redraws: int, case: Any, system: FiniteField, tally: Tally) -> None:
-    """What an agreement modulo p is worth at this shape; the least of all shapes counts.
+def with_chance(found: Instance, degrees: tuple[int, int] | None, p: int) -> Instance:
+    """The instance, and the chance with which a false identity would have passed modulo p.
 
     A zero denominator comes by chance with probability Δ/p at most: more of them than chance explains are a failure.
     """
-    if known and redraws and Fraction(known[1], system.p) ** redraws < Fraction(1, 2**30):
-        tally.failure = (
-            tally.failure
-            or f"a zero denominator in {redraws} draws: chance makes one with probability {known[1]}/p at most"
-        )
-    chance = survival(*known, system.p) if known else Fraction(1)
-    if tally.chance is None or chance > tally.chance:
-        tally.chance, tally.degree, tally.worst = chance, known and known[0], str(case)
+    if degrees is None:
+        return replace(found, chance=Fraction(1))
+    if found.redraws and Fraction(degrees[1], p) ** found.redraws < Fraction(1, 2**30):
+        words = f"a zero denominator in {found.redraws} draws: chance makes one with probability {degrees[1]}/p at most"
+        found = replace(found, failure=words)
+    return replace(found, chance=survival(*degrees, p), degree=degrees[0])
 
 
-def minimal(theorem: Theorem, system: Any, case: Any, draws: Draws, *, seconds: float = 20) -> Any:
+def minimal(
+    theorem: Theorem, system: Any, case: Any, draws: Draws, impl: Implementation = REFIMPL, *, seconds: float = 20
+) -> Any:
     """The smallest case found on which the theorem still fails in the same place."""
+    way = way_of(theorem, system)
+    assert way is not None
 
-    def failure(case: Any) -> str:
-        tally = Tally()
-        instance(str(way(theorem, system)), theorem, case, system, draws, tally)
-        return re.split(r"[\[:]", tally.failure)[0]
+    def place(case: Shape) -> str:
+        return re.split(r"[\[:]", run_instance(way, theorem, case, system, draws, impl).wrong)[0]
 
-    began, sign = time.perf_counter(), failure(case)
-    shrinking = bool(sign)
+    began, first = time.perf_counter(), place(case)
+    shrinking = bool(first)
     while shrinking:
         shrinking = False
         for smaller in case.smaller():
             if time.perf_counter() - began > seconds:
                 return case
-            if theorem.fits(smaller) and not lack(theorem, smaller, system) and failure(smaller) == sign:
+            if theorem.fits(smaller) and not missing_capability(theorem, smaller, system) and place(smaller) == first:
                 case, shrinking = smaller, True
                 break
     return case

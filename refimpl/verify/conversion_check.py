@@ -145,12 +145,12 @@ def check_conversion(
     >>> check_conversion(model, convert(model, [3, 1, 4]), [3, 1, 4], [1, 0]).verdict
     'WITHIN BOUND'
     """
-    same_model(model, converted)
+    require_same_model(model, converted)
     system, layers = system_of(model.like), model.config.layers
     both = Attention(model.config, model.rope, form, definition, mask, restart, strength)
     twin = None if system.exact else both.with_errors(model)
     P, X = (vectors(model, x, "check_conversion", name) for name, x in (("prompt", prompt), ("text", text)))
-    M, whole = P.shape[-2], joined(P, X)
+    M, whole = P.shape[-2], concat_tokens(P, X)
     inputs = [embed(model, whole)[..., M:, :]]
 
     def watch(i: int, x: Any) -> Any:
@@ -158,18 +158,18 @@ def check_conversion(
         inputs.append(x[..., M:, :])
         return x
 
-    wanted, _ = transformer(model, whole, form=counted(definition, M, strength), mask=both.seen(M), between=watch)
-    calls, checks = pushed_through(model, P, chunk, form, mask), []
+    wanted, _ = transformer(model, whole, form=weighted_form(definition, M, strength), mask=both.seen(M), between=watch)
+    calls, checks = prompt_calls(model, P, chunk, form, mask), []
     for i, state in enumerate(converted.states):
         progress(f"layer {i + 1} of {layers}: prompted against converted")
         heard: list[Call] = []
-        layer(model, i, inputs[i], state, form=recording(form, heard), mask="causal")
-        checks.append(judged(i, system, both, twin, calls[i::layers], heard[0]))
-    difference, size = apart(system, converted(text), wanted[..., M:, :])
+        layer(model, i, inputs[i], state, form=spy(form, heard), mask="causal")
+        checks.append(check_layer(i, system, both, twin, calls[i::layers], heard[0]))
+    difference, size = largest_difference(system, converted(text), wanted[..., M:, :])
     return ConversionCheck(tuple(checks), difference, size)
 
 
-def same_model(model: Model, converted: Model) -> None:
+def require_same_model(model: Model, converted: Model) -> None:
     """Refuse two models that differ in more than their biases."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("check_conversion", name, x, Model)
@@ -190,16 +190,20 @@ class Call(NamedTuple):
     v: Any
     state: State | None
 
-    def lifted(self, numbers: RunningError) -> Call:
+    def with_errors(self, numbers: RunningError) -> Call:
         """The same in floats that carry their errors, so far none."""
-        q, k, v = (lift(numbers, x) for x in self[:3])
+        q, k, v = (without_error(numbers, x) for x in self[:3])
         before = self.state
         if before is not None:
-            before = replace(before, S=lift(numbers, before.S), z=None if before.z is None else lift(numbers, before.z))
+            before = replace(
+                before,
+                S=without_error(numbers, before.S),
+                z=None if before.z is None else without_error(numbers, before.z),
+            )
         return Call(q, k, v, before)
 
 
-def recording(form: Form, calls: list[Call]) -> Form:
+def spy(form: Form, calls: list[Call]) -> Form:
     """The form itself, with a memory."""
 
     def attention(q: Any, k: Any, v: Any, /, *, state: State | None, **options: Any) -> Any:
@@ -209,7 +213,7 @@ def recording(form: Form, calls: list[Call]) -> Form:
     return attention
 
 
-def pushed_through(model: Model, P: Any, chunk: int | None, form: Form, mask: str) -> list[Call]:
+def prompt_calls(model: Model, P: Any, chunk: int | None, form: Form, mask: str) -> list[Call]:
     """What attention is given when the prompt is pushed through the model in pieces: for each piece, for each layer.
 
     A pass of its own, not that of `convert`, which is what is being checked.
@@ -217,7 +221,7 @@ def pushed_through(model: Model, P: Any, chunk: int | None, form: Form, mask: st
     calls: list[Call] = []
     step = chunk or max(P.shape[-2], 1)
     for start in range(0, max(P.shape[-2], 1), step):
-        _, states = through_layers(model, P[..., start : start + step, :], form=recording(form, calls), mask=mask)
+        _, states = through_layers(model, P[..., start : start + step, :], form=spy(form, calls), mask=mask)
         model = model.carrying(states)
     return calls
 
@@ -253,20 +257,21 @@ class Attention:
             o, state = self.form(q, k, v, state=state, mask=self.mask, **self.options)
             outputs.append(o)
         assert state is not None
-        if not plain(self.strength):
+        if not counts_once(self.strength):
             state = blend(start, state, self.strength)
         if self.restart:
             state = shift(state, -sum(call.q.shape[-2] for call in prompt), rope=self.rope, phi=self.config.phi)
         o, _ = self.form(text.q, text.k, text.v, state=stored or state, mask="causal", **self.options)
-        return {"prompt": joined(*outputs), **parts(state), "output": o}, state
+        return {"prompt": concat_tokens(*outputs), **bias_rows(state), "output": o}, state
 
     def prompted(self, prompt: Sequence[Call], text: Call) -> dict[str, Any]:
         """Over prompt and text, by the definition."""
         q, k, v = (
-            joined(*tokens) for tokens in zip(*((call.q, call.k, call.v) for call in (*prompt, text)), strict=True)
+            concat_tokens(*tokens)
+            for tokens in zip(*((call.q, call.k, call.v) for call in (*prompt, text)), strict=True)
         )
         M = q.shape[-2] - text.q.shape[-2]
-        form = counted(self.definition, M, self.strength)
+        form = weighted_form(self.definition, M, self.strength)
         o, _ = form(q, k, v, state=prompt[0].state, mask=self.seen(M), **self.options)
         return {"prompt": o[..., :M, :], "output": o[..., M:, :]}
 
@@ -282,23 +287,25 @@ class Attention:
         if isinstance(strength, float):
             strength = Fraction(strength)
         elif not isinstance(strength, int):
-            strength = lift(numbers, strength)
+            strength = without_error(numbers, strength)
         rope = None
         if rotary:
-            points = [lift(numbers, model.weights[name]) for name in ("rope.c", "rope.s") if rotary.base is None]
+            points = [
+                without_error(numbers, model.weights[name]) for name in ("rope.c", "rope.s") if rotary.base is None
+            ]
             table = power_table(*points) if points else angle_table(numbers, rotary.width, base=rotary.base)
             rope = Rope(table, rotary.layout, rotary.placement)
         return replace(self, rope=rope, strength=strength, numbers=numbers)
 
     def bounds(self, prompt: Sequence[Call], text: Call) -> dict[str, np.ndarray]:
         """How far the two sides may lie apart, by their names."""
-        *prompt, text = (c.lifted(self.numbers) for c in (*prompt, text))
+        *prompt, text = (c.with_errors(self.numbers) for c in (*prompt, text))
         left, _ = self.converted(prompt, text)
         right = left | self.prompted(prompt, text)
         return {name: self.numbers.error(left[name]) + self.numbers.error(right[name]) for name in left}
 
 
-def counted(definition: Form, M: int, strength: Any) -> Form:
+def weighted_form(definition: Form, M: int, strength: Any) -> Form:
     """Attention in which each of the first M tokens counts `strength` times for those after them: φ(k_s) becomes λ φ(k_s)."""
 
     def attention(q: Any, k: Any, v: Any, /, *, phi: Any, **options: Any) -> Any:
@@ -306,36 +313,36 @@ def counted(definition: Form, M: int, strength: Any) -> Form:
 
         def weighted(x: Any, /) -> Any:
             y = phi_k(x)
-            return joined(strength * y[..., :M, :], y[..., M:, :])
+            return concat_tokens(strength * y[..., :M, :], y[..., M:, :])
 
         prompt, _ = definition(*(x[..., :M, :] for x in (q, k, v)), phi=phi, **options)
         o, after = definition(q, k, v, phi=(phi_q, weighted), **options)
-        return joined(prompt, o[..., M:, :]), after
+        return concat_tokens(prompt, o[..., M:, :]), after
 
-    return definition if plain(strength) else attention
+    return definition if counts_once(strength) else attention
 
 
-def plain(strength: Any) -> bool:
+def counts_once(strength: Any) -> bool:
     """Does every token count once?"""
     return isinstance(strength, int) and strength == 1
 
 
-def joined(*pieces: Any) -> Any:
+def concat_tokens(*pieces: Any) -> Any:
     """Tokens after tokens; a prompt stands before every input of a batch, or every prompt of a batch before the input."""
     return append(np.broadcast_shapes(*(x.shape[:-2] for x in pieces)), *pieces, axis=-2)
 
 
-def parts(state: State) -> dict[str, Any]:
+def bias_rows(state: State) -> dict[str, Any]:
     """Biases as rows."""
     return {"b_KV": state.S} | ({} if state.z is None else {"b_D": state.z[..., None, :]})
 
 
-def lift(numbers: RunningError, x: Any) -> Any:
+def without_error(numbers: RunningError, x: Any) -> Any:
     """Floats as they are, without error: they need no rounding, so `convert` would only be slower."""
     return numbers.wrap((host(x), np.zeros(tuple(x.shape))))
 
 
-def judged(
+def check_layer(
     i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[Call], text: Call
 ) -> LayerCheck:
     """The verdict on layer i, from what its attention is given."""
@@ -348,13 +355,13 @@ def judged(
             f"check_conversion: `converted.biases[{i}]` must have b_KV, b_D and position as in {wanted}, got {got}"
         )
     xp = array_namespace(right["output"])
-    left |= parts(text.state) | {"prompt": xp.broadcast_to(left["prompt"], right["prompt"].shape)}
+    left |= bias_rows(text.state) | {"prompt": xp.broadcast_to(left["prompt"], right["prompt"].shape)}
     if twin is None:
         found = {name: judge_exact(system, left[name], right[name]) for name in left}
     else:
         bounds = twin.bounds(prompt, text)
         found = {name: judge(left[name], right[name], bounds[name]) for name in left}
-    return summed_up(i, found)
+    return worst_of(i, found)
 
 
 def judge_exact(system: Any, left: Any, right: Any) -> Judgement:
@@ -364,7 +371,7 @@ def judge_exact(system: Any, left: Any, right: Any) -> Judgement:
     return Judgement("EXCESS" if index else "EXACT", math.inf if index else 0.0, index, 0, math.prod(wrong.shape[:-1]))
 
 
-def summed_up(i: int, found: dict[str, Judgement]) -> LayerCheck:
+def worst_of(i: int, found: dict[str, Judgement]) -> LayerCheck:
     """One verdict from those on prompt, biases and output; a vacuous bound counts where it matters, in the output."""
     verdicts = [j.verdict for name, j in found.items() if j.verdict != "VACUOUS" or name == "output"]
     name, output = max(found, key=lambda name: found[name].worst), found["output"]
@@ -373,7 +380,7 @@ def summed_up(i: int, found: dict[str, Judgement]) -> LayerCheck:
     return LayerCheck(i, verdict, found[name].worst, what, output.rows, output.vacuous)
 
 
-def apart(system: System, got: Any, wanted: Any) -> tuple[float, float]:
+def largest_difference(system: System, got: Any, wanted: Any) -> tuple[float, float]:
     """The largest |got − wanted|, and |wanted|."""
     if system.exact:
         return (0.0 if system.equal(got, wanted) else math.inf), math.nan  # type: ignore[attr-defined]

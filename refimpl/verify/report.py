@@ -9,7 +9,7 @@ from .theorem import Result, Theorem
 
 
 def described(t: Theorem) -> str:
-    """What a theorem says, and on what grounds."""
+    """The statement of a theorem and the grounds for it."""
     ours = f"\n    Ours     {t.ours}" if t.ours else ""
     part = f" ({IN_PART[t.name]})" if t.name in IN_PART else ""
     proved = f"\n    Proved   in Coq{part}, as " + ", ".join(PROVED[t.name]) if t.name in PROVED else ""

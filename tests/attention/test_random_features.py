@@ -7,6 +7,7 @@ of so many draws is normal. It must be narrow, and each formula is seen to fail 
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from fractions import Fraction
 from unittest import mock
 
@@ -24,14 +25,15 @@ from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatur
 from refimpl.attention.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name
+from refimpl.verify.cases import FeatureCase, case_from_json
 from refimpl.verify.check import Draws, check
-from refimpl.verify.theorem import FeatureCase, case_from_json
 from refimpl.verify.theorems import features
-from refimpl.verify.theorems.features import FEATURES
 from tests.helpers.assertions import informative, says
 from tests.helpers.backends import BACKENDS, backends, kept
 from tests.helpers.chance import drawn, interval
 from tests.helpers.strategies import MAKERS
+from refimpl.verify.implementation import REFIMPL
+from refimpl.verify.theorems.features import THEOREMS as FEATURES
 
 F = Float()
 ROUNDING = 2.0**-40  # of formulas of some tens of operations, each right to 2^-45, in which little cancels
@@ -418,28 +420,30 @@ def test_the_error_is_sampled():
 
 
 OFF = {
-    "a fifth too much": ("error", lambda made: 1.2 * made),
-    "a tenth too large": ("features", lambda made: lambda x: made(x) * 1.1),
-    "no numbers": ("features", lambda made: lambda x: made(x) * np.nan),
-    "always the same": ("features", lambda made: lambda x: np.ones_like(made(x))),
+    "a fifth too much": ("mean_squared_error", lambda made: 1.2 * made),
+    "a tenth too large": ("random_features", lambda made: lambda x: made(x) * 1.1),
+    "no numbers": ("random_features", lambda made: lambda x: made(x) * np.nan),
+    "always the same": ("random_features", lambda made: lambda x: np.ones_like(made(x))),
 }
 
 
 @pytest.mark.parametrize("plant", OFF)
-def test_a_wrong_error_is_found_out(plant, monkeypatch):
+def test_a_wrong_error_is_found_out(plant):
     name, wrong = OFF[plant]
-    right = features.DRAW[name]
-    monkeypatch.setitem(features.DRAW, name, lambda *args, **options: wrong(right(*args, **options)))
-    result = check(SAMPLED, F, SAMPLED.cases)
+    right = getattr(REFIMPL, name)
+    broken = replace(REFIMPL, **{name: lambda *args, **options: wrong(right(*args, **options))})
+    result = check(SAMPLED, F, SAMPLED.cases, impl=broken)
     assert result.verdict == "FAIL" and "standard errors from" in result.evidence
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["orthogonal", "simplex"])
-def test_directions_in_blocks_are_told_from_others(kind, seed, monkeypatch):
-    right = features.DRAW["features"]
-    monkeypatch.setitem(features.DRAW, "features", lambda kind, *args, **options: right("positive", *args, **options))
-    assert check(SAMPLED, F, [case for case in SAMPLED.cases if case.phi == kind], Draws(seed)).verdict == "FAIL"
+def test_directions_in_blocks_are_told_from_others(kind, seed):
+    def independent(kind, *args, **options):
+        return random_features("positive", *args, **options)
+
+    cases, broken = [c for c in SAMPLED.cases if c.phi == kind], replace(REFIMPL, random_features=independent)
+    assert check(SAMPLED, F, cases, Draws(seed), broken).verdict == "FAIL"
 
 
 def test_blocks_need_no_lapack(monkeypatch):

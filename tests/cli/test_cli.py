@@ -4,16 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+from tests.helpers.planted import use_implementation
 
 import refimpl as ri
 from refimpl.cli import doctor
 from refimpl.cli.main import main
 from refimpl.verify import registry
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Result
-from refimpl.verify.theorems.identities import FORMS
 
 FEW = ["rope_layouts", "--system", "Q"]
 
@@ -109,7 +111,7 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch, tmp_path
     def missing_state(q, k, v, *, state=None, **options):
         return ri.linear_attention_chunked(q, k, v, **options)
 
-    monkeypatch.setitem(FORMS, "chunked", missing_state)
+    use_implementation(monkeypatch, replace(REFIMPL, linear_attention_chunked=missing_state))
     monkeypatch.chdir(tmp_path)
     status, out, _ = run(capsys, "verify", "chunked_eq_sum", "--system", "Q", "--system", "float64")
     assert status == 1 and "0 of 2 checks hold, 2 fail" in out
@@ -174,7 +176,7 @@ def test_a_form_that_gives_up_is_a_failure(capsys, monkeypatch, tmp_path):
     def gives_up(q, k, v, **options):
         raise ri.NotDefined("division is not defined in ℚ")
 
-    monkeypatch.setitem(FORMS, "recurrent", gives_up)
+    use_implementation(monkeypatch, replace(REFIMPL, linear_attention_recurrent=gives_up))
     monkeypatch.chdir(tmp_path)
     status, out, _ = run(capsys, "verify", "recurrent_eq_sum", "--system", "Q")
     assert status == 1 and "raised NotDefined: division is not defined in ℚ at n=0" in out

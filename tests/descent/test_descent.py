@@ -27,14 +27,17 @@ from refimpl.systems import Dual, fractions
 from refimpl.systems.floats import array_namespace
 from refimpl.systems.balls import Balls
 from refimpl.systems.multiprecision import Multiprecision
-from refimpl.verify.check import Draws, check, minimal, way
+from refimpl.verify.cases import Case, Lesson, case_from_json
+from refimpl.verify.check import Draws, check, minimal
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS
-from refimpl.verify.theorem import Case, Different, Lesson, Numbers, case_from_json
+from refimpl.verify.theorem import Different, Numbers
 from refimpl.verify.theorems import descent as theorems
 from tests.helpers import oracle
 from tests.helpers.assertions import contains, informative, says
 from tests.helpers.oracle import dot, times
 from tests.helpers.strategies import MAKERS, SEEDS
+from refimpl.verify.ways import WAYS, way_of
 
 EXACT = [QQ, GF(2**61 - 1)]
 exact_systems = pytest.mark.parametrize("system", EXACT, ids=str)
@@ -1054,7 +1057,7 @@ def test_more_lessons_hold_too(theorem):
 # Witnesses
 
 
-WITNESSES = {w.name: w for w in theorems.DESCENT_WITNESSES}
+WITNESSES = {w.name: w for w in theorems.WITNESSES}
 SYSTEMS = [QQ, GF(2**61 - 1), GF(2**31 - 1), GF(11)]
 UNDONE = {
     "query_among_keys": [({"W_0": 0}, ["W_0 = 1, one step"]), ({"steps": 1}, ["W_0 = 0, two steps"])],
@@ -1066,7 +1069,7 @@ UNDONE = {
 @functools.cache
 def claims(name, system=QQ, **undone):
     """Of each pair of sides: its name, whether they are claimed to be equal, whether they are."""
-    pairs = list(WITNESSES[name].sides(Case(1, 1, 1), Numbers(system, 0), **undone))
+    pairs = list(WITNESSES[name].sides(Case(1, 1, 1), Numbers(system, 0), REFIMPL, **undone))
     assert all(left.shape == right.shape for _, left, right in pairs)
     return [(pair[0], not isinstance(pair, Different), system.equal(*pair[1:])) for pair in pairs]
 
@@ -1084,7 +1087,7 @@ def test_witnesses_are_checked_like_theorems():
         different = {what for what, claimed, _ in claims(name) if not claimed}
         assert different == {what for _, falls in UNDONE[name] for what in falls}
         assert {claimed for _, claimed, _ in claims(name)} == {True, False} and witness.sides.__doc__ and witness.ours
-        assert way(witness, QQ) == "witness" and check(witness, QQ, witness.cases).verdict == "EXACT"
+        assert way_of(witness, QQ) is WAYS["witness"] and check(witness, QQ, witness.cases).verdict == "EXACT"
         for undone, _ in UNDONE[name]:
             planted = replace(witness, sides=functools.partial(witness.sides, **undone))
             assert check(planted, QQ, witness.cases).verdict == "FAIL"

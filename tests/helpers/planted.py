@@ -647,6 +647,15 @@ def softmax_scale_wrong(q: Any, *args: Any, **options: Any) -> Any:
     return ri.softmax_attention(q, *args, scale=Fraction(1, 4) if isinstance(q, SystemArray) else 0.25, **options)
 
 
+def use_implementation(monkeypatch: Any, impl: Any) -> None:
+    """Let `refimpl verify`, until the test ends, check this implementation and not the library."""
+    from refimpl.verify import certificate, registry
+
+    monkeypatch.setattr(registry, "verify", functools.partial(registry.verify, implementation=impl))
+    for name in ("failure", "replay"):
+        monkeypatch.setattr(certificate, name, functools.partial(getattr(certificate, name), impl=impl))
+
+
 def table() -> str:
     """Every bug against every check: × rejected, · accepted, ! does not run."""
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
-from unittest import mock
 
 import refimpl as ri
 from refimpl.attention.state import State, no_text, scale, shift
 from refimpl.prompt.conversion import convert, turned, unconvert
+from refimpl.verify.implementation import REFIMPL, Implementation
 from refimpl.verify.registry import verify
-from refimpl.verify.theorems.iclca import CONVERSION, CONVERSIONS
+from refimpl.verify.theorems.iclca import THEOREMS as CONVERSIONS
 
 
 @dataclass(frozen=True)
@@ -238,10 +238,14 @@ def slightly_wrong_b_D(model, prompt, **options):
     return edited(convert(model, prompt, **options), lambda b: replace(b, z=b.z + few * b.z))
 
 
+def broken(name: str) -> Implementation:
+    """The library with one bug."""
+    return replace(REFIMPL, **{BUGS[name].entry: BUGS[name].wrong})
+
+
 def rejects(theorem: str, name: str, system: Any, *, full: bool = False) -> bool:
     """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
-    with mock.patch.dict(CONVERSION, {BUGS[name].entry: BUGS[name].wrong}):
-        (result,) = verify([theorem], [system], full=full)
+    (result,) = verify([theorem], [system], full=full, implementation=broken(name))
     slip = result.evidence.startswith("raised") and "the denominator φ(q)·z is zero" not in result.evidence
     return result.verdict == "FAIL" and not slip
 

@@ -1,12 +1,14 @@
-"""Planted bugs in the dual forms: each a small edit of what verify/descent.py checks, and the theorems that it turns red.
+"""Planted bugs in the dual forms: each a small edit of a function that verify/theorems/descent.py checks, and the theorems that
+it turns red.
 
 `python tests/helpers/planted_descent.py` prints which theorem rejects which bug.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from unittest import mock
 
@@ -17,15 +19,16 @@ from refimpl.descent.ren_liu import QueryContext
 from refimpl.model.transformer import Model
 from refimpl.prompt.conversion import convert
 from refimpl.verify.check import Draws, check
+from refimpl.verify.implementation import REFIMPL, Implementation
 from refimpl.verify.registry import THEOREMS
-from refimpl.verify.theorems.descent import DESCENT, DESCENTS
+from refimpl.verify.theorems.descent import DESCENTS
 
 FIXED = Draws(1, "planted")  # numbers that do not change with the source: whether a wrong sign shows depends on them
 
 
 @dataclass(frozen=True)
 class Bug:
-    """place : an entry of DESCENT, or module.name for one inside a room."""
+    """place : a field of Implementation, or module.name for a function inside the library."""
 
     wrong: Any
     place: str
@@ -53,7 +56,7 @@ def T(x: Any) -> Any:
     return xp_of(x).matrix_transpose(x)
 
 
-# What a bug inside a room goes on using
+# What a bug inside the library goes on using
 DELTA_W, ONE_STEP, ONE_AT_A_TIME = dai.delta_W, ren_liu.one_step, ren_liu.one_at_a_time
 SOFTMAX_SEEN, GRAM_FEATURES, AUGMENTED = ren_liu.softmax_context, ren_liu.gram_features, ren_liu.Variant.augment
 PROPOSITION_1, SELF_ATTENTION = von_oswald.proposition_1, von_oswald.self_attention
@@ -86,7 +89,7 @@ def history_ascends(W_0, X, Y, eta, steps, loss):
     return irie.training_history(W_0, X, Y, -eta, steps, loss)
 
 
-@bug("1/(2N) for 1/N in one of two losses", "dual_form", "von_oswald", *MODELS, at="verify.descent.squared_error")
+@bug("1/(2N) for 1/N in one of two losses", "dual_form", "von_oswald", *MODELS, at="squared_error")
 def no_two_in_the_squared_error(W, X, Y):
     return 2 * squared_error(W, X, Y)
 
@@ -139,17 +142,17 @@ def no_residual(tokens, context, *weights):
     return SELF_ATTENTION(tokens, context, *weights) - tokens
 
 
-@bug("a dampened layer forgets what it does not change", "von_oswald", at="steps")
+@bug("a dampened layer forgets what it does not change", "von_oswald", at="von_oswald_steps")
 def dampened_altogether(tokens, *args, dampening=1):
     return von_oswald.steps(tokens, *args, dampening=dampening) * dampening
 
 
-@bug("dampening does nothing", "von_oswald", at="steps")
+@bug("dampening does nothing", "von_oswald", at="von_oswald_steps")
 def not_dampened(*args, dampening=1):
     return von_oswald.steps(*args)
 
 
-@bug("the first step only is dampened", "von_oswald", at="steps")
+@bug("the first step only is dampened", "von_oswald", at="von_oswald_steps")
 def dampened_once(tokens, context, W_0, eta, count, *, dampening=1):
     tokens, context = (von_oswald.steps(e, context, W_0, eta, 1, dampening=dampening) for e in (tokens, context))
     return von_oswald.steps(tokens, context, W_0, eta, count - 1)
@@ -176,7 +179,7 @@ def causal_model(*args, **options):
     return Causal(model.config, model.weights)
 
 
-@bug("examples converted under a causal mask", "von_oswald_model", at="verify.descent.convert")
+@bug("examples converted under a causal mask", "von_oswald_model", at="convert")
 def causal_conversion(model, prompt, **options):
     return convert(model, prompt, **options | {"mask": "causal"})
 
@@ -327,40 +330,40 @@ def only_the_last_demonstration(seen, eta):
     return ONE_AT_A_TIME(replace(seen, V_D=xp_of(seen.q).concat([0 * seen.V_D[:-1, :], seen.V_D[-1:, :]], axis=0)), eta)
 
 
-@bug("attention that does not divide", *STEP, at="attention")
+@bug("attention that does not divide", *STEP, at="ren_liu_attention")
 def unnormalised(seen, variant=ren_liu.NORMAL, **options):
     return ren_liu.attention(seen, variant, **options) * seen.D
 
 
-@bug("the penalty (α/2)|W|² where (α/2η)|W|² is meant", "ren_liu_variants", at="attention")
+@bug("the penalty (α/2)|W|² where (α/2η)|W|² is meant", "ren_liu_variants", at="ren_liu_attention")
 def decay_read_as_penalty(seen, variant, **options):
     return ren_liu.attention(seen, replace(variant, decay=0, penalty=variant.penalty + variant.decay), **options)
 
 
-@bug("the penalty (α/2η)|W|² where (α/2)|W|² is meant", "ren_liu_variants", at="attention")
+@bug("the penalty (α/2η)|W|² where (α/2)|W|² is meant", "ren_liu_variants", at="ren_liu_attention")
 def penalty_read_as_decay(seen, variant, **options):
     return ren_liu.attention(seen, replace(variant, decay=variant.decay + variant.penalty, penalty=0), **options)
 
 
-@bug("the regulariser also shrinks the demonstrations", "ren_liu_variants", at="attention")
+@bug("the regulariser also shrinks the demonstrations", "ren_liu_variants", at="ren_liu_attention")
 def decay_of_everything(seen, variant, **options):
     return (1 - variant.decay) * ren_liu.attention(seen, replace(variant, decay=0), **options)
 
 
-@bug("the value subtracted is that of the first token of the text", "ren_liu_variants", at="attention")
+@bug("the value subtracted is that of the first token of the text", "ren_liu_variants", at="ren_liu_attention")
 def off_diagonal_of_the_first_token(seen, variant, **options):
     wrong = variant.off_diagonal * (seen.V_T[-1, :] - seen.V_T[0, :])
     return ren_liu.attention(seen, variant, **options) + wrong
 
 
-@bug("negatives in the keys", "ren_liu_variants", at="attention")
+@bug("negatives in the keys", "ren_liu_variants", at="ren_liu_attention")
 def negatives_in_the_keys(seen, variant, **options):
     if variant.negatives is not None:
         seen = replace(seen, K_D=ren_liu.subtract_negatives(seen.K_D, variant.negatives, variant.beta))
     return ren_liu.attention(seen, replace(variant, negatives=None), **options)
 
 
-@bug("β of each negative, not of their mean", "ren_liu_variants", at="attention")
+@bug("β of each negative, not of their mean", "ren_liu_variants", at="ren_liu_attention")
 def beta_not_over_k(seen, variant, **options):
     k = len(variant.negatives[0]) if variant.negatives else 1
     return ren_liu.attention(seen, replace(variant, beta=k * variant.beta), **options)
@@ -441,16 +444,25 @@ def patch_of_the_first_token(W, a, delta):
     return patch.rank_one_patch(W, a[:1, :], delta[:1, :]) + 0 * patch.rank_one_patch(W, a, delta)
 
 
-def planted(name: str) -> Any:
-    """A context in which the bug is there."""
+FIELDS = {field.name for field in fields(Implementation)}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[Implementation]:
+    """The implementation with the bug; a bug inside the library is there as long as the context lasts."""
     wrong, place = BUGS[name].wrong, BUGS[name].place
-    return mock.patch.dict(DESCENT, {place: wrong}) if place in DESCENT else mock.patch(f"refimpl.{place}", wrong)
+    if place in FIELDS:
+        yield replace(REFIMPL, **{place: wrong})
+        return
+    with mock.patch(f"refimpl.{place}", wrong):
+        yield REFIMPL
 
 
 def rejects(theorem: str, name: str) -> bool:
     """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
-    with planted(name):
-        result = check(THEOREMS[theorem], ri.MP(30) if BUGS[name].real else ri.QQ, THEOREMS[theorem].cases, FIXED)
+    system = ri.MP(30) if BUGS[name].real else ri.QQ
+    with planted(name) as impl:
+        result = check(THEOREMS[theorem], system, THEOREMS[theorem].cases, FIXED, impl)
     return result.verdict == "FAIL" and not result.evidence.startswith("raised")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
-from unittest import mock
 
 import mpmath
 import numpy as np
@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 import refimpl as ri
 from refimpl.model.recurrence import NOTHING, Carried, check_matrix, recurrence, recurrence_sum, wkv4, wkv4_sum
 from refimpl.systems import fractions
+from refimpl.verify.cases import RecurrentCase, case_from_json
 from refimpl.verify.check import check
-from refimpl.verify.theorem import RecurrentCase, case_from_json
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems import recurrences
 from tests.helpers.assertions import says
 
 HUGE = ri.GF(2**61 - 1)
-THEOREMS = {t.name: t for t in recurrences.RECURRENCES}
+THEOREMS = {t.name: t for t in recurrences.THEOREMS}
 
 
 @st.composite
@@ -285,14 +286,13 @@ BUGS = [
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_planted_bugs_are_found_out(bug: Any, theorem: str) -> None:
     for system in (ri.QQ, HUGE, ri.Float()):
-        for form in ("recurrent", "sum"):
-            with mock.patch.dict(recurrences.FORMS, {form: bug}):
-                assert check(THEOREMS[theorem], system, THEOREMS[theorem].cases).verdict == "FAIL"
+        for broken in (replace(REFIMPL, recurrence=bug), replace(REFIMPL, recurrence_sum=bug)):
+            assert check(THEOREMS[theorem], system, THEOREMS[theorem].cases, impl=broken).verdict == "FAIL"
 
 
 def test_where_the_bugs_were_planted_the_right_form_passes() -> None:
-    with mock.patch.dict(recurrences.FORMS, {"recurrent": right}):
-        assert check(THEOREMS["recurrence_split"], HUGE, THEOREMS["recurrence_split"].cases).verdict == "EXACT"
+    theorem, same = THEOREMS["recurrence_split"], replace(REFIMPL, recurrence=right)
+    assert check(theorem, HUGE, theorem.cases, impl=same).verdict == "EXACT"
 
 
 @pytest.mark.parametrize("system", [ri.QQ, HUGE, ri.MP(50), ri.balls(30), ri.Float()], ids=str)
@@ -369,7 +369,6 @@ def test_no_past_counts_for_nothing() -> None:
         assert again.tolist() == form(w, u, k, v)[0].tolist()
 
 
-@mock.patch.dict(recurrences.FORMS)
 def test_planted_quotients_are_found_out() -> None:
     def wrong(change: Any) -> Any:
         def form(w: Any, u: Any, k: Any, v: Any, *, state: Any = None) -> Any:
@@ -389,9 +388,8 @@ def test_planted_quotients_are_found_out() -> None:
     ]
     theorem = THEOREMS["wkv4_eq_sum"]
     for form in bugs:
-        recurrences.FORMS["wkv4"] = form
         for system in (ri.MP(50), ri.balls(30), ri.Float()):
-            assert check(theorem, system, theorem.cases).verdict == "FAIL"
+            assert check(theorem, system, theorem.cases, impl=replace(REFIMPL, wkv4=form)).verdict == "FAIL"
 
 
 # Words.

@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from refimpl.model import rwkv as module
 from refimpl.model.recurrence import RUNNING, Carried, RecurrentForm, recurrence, wkv4
 from refimpl.model.rwkv import Rwkv
 from refimpl.verify.check import check
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems import recurrences
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder
@@ -359,11 +361,11 @@ def _forgets_shift(x: Any, last: Any) -> Any:
     return shift_tokens(x, 0 * last)
 
 
-def _first_without_past(self: Rwkv, model: Any, i: int, x: Any, past: Any, *, shared: Any, **options: Any) -> Any:
+def _first_without_past(self: Rwkv, model: Any, i: int, x: Any, past: Any, run: Any) -> Any:
     """The values that the first layer leaves for the others are those of a text without a past."""
-    found = layer(self, model, i, x, past, shared=shared, **options)
+    found = layer(self, model, i, x, past, run)
     if i == 0:
-        layer(self, model, i, x, None, shared=shared, **options)
+        layer(self, model, i, x, None, run)
     return found
 
 
@@ -376,14 +378,20 @@ def _untouched_state(*args: Any, S: Any = None, **options: Any) -> Any:
 
 
 def _runs_by(form: RecurrentForm) -> Any:
-    """The model runs by this form, where it is not asked for another."""
-    return mock.patch.dict(
-        recurrences.FORMS, {"model": lambda model, text, form=form: ri.transformer(model, text, form=form)}
-    )
+    """An implementation whose model runs by this form, where it is not asked for another."""
+
+    def run(model: Any, text: Any, form: Any = form) -> Any:
+        return ri.transformer(model, text, form=form)
+
+    return replace(REFIMPL, transformer=run)
+
+
+def _forgetful(model: Any, text: Any, **options: Any) -> Any:
+    return ri.transformer(replace(model, biases=None), text, **options)
 
 
 shift_tokens, layer = module.shift_tokens, Rwkv.layer
-THEOREM = {t.name: t for t in recurrences.RECURRENCES}["rwkv_state"]
+THEOREM = {t.name: t for t in recurrences.THEOREMS}["rwkv_state"]
 
 
 @pytest.mark.parametrize(
@@ -391,22 +399,33 @@ THEOREM = {t.name: t for t in recurrences.RECURRENCES}["rwkv_state"]
     [
         mock.patch.object(module, "shift_tokens", _forgets_shift),
         mock.patch.object(Rwkv, "layer", _first_without_past),
-        _runs_by(RecurrentForm(_start_forgotten, wkv4)),
-        _runs_by(RecurrentForm(_untouched_state, wkv4)),
-        _runs_by(RecurrentForm(recurrence, lambda *args, state: wkv4(*args))),
-        mock.patch.dict(recurrences.FORMS, {"model": lambda *args, **options: rwkv(*args[:3], **options)}),
     ],
-    ids=["shift", "first", "start", "untouched", "quotient", "model"],
+    ids=["shift", "first"],
 )
-def test_planted_bugs_are_found_out(plant: Any) -> None:
+def test_bugs_planted_in_a_layer_are_found_out(plant: Any) -> None:
     for system in (ri.MP(50), ri.balls(30), FLOAT):
         with plant:
             assert check(THEOREM, system, THEOREM.cases).verdict == "FAIL"
 
 
+@pytest.mark.parametrize(
+    "impl",
+    [
+        _runs_by(RecurrentForm(_start_forgotten, wkv4)),
+        _runs_by(RecurrentForm(_untouched_state, wkv4)),
+        _runs_by(RecurrentForm(recurrence, lambda *args, state: wkv4(*args))),
+        replace(REFIMPL, transformer=_forgetful),
+    ],
+    ids=["start", "untouched", "quotient", "model"],
+)
+def test_wrong_implementations_are_found_out(impl: Any) -> None:
+    for system in (ri.MP(50), ri.balls(30), FLOAT):
+        result = check(THEOREM, system, THEOREM.cases, impl=impl)
+        assert result.verdict == "FAIL" and " instead of " in result.evidence
+
+
 def test_where_the_bugs_were_planted_the_right_form_passes() -> None:
-    with _runs_by(RUNNING):
-        assert check(THEOREM, FLOAT, THEOREM.cases).verdict == "WITHIN BOUND"
+    assert check(THEOREM, FLOAT, THEOREM.cases, impl=_runs_by(RUNNING)).verdict == "WITHIN BOUND"
 
 
 # Words.

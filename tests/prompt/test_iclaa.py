@@ -28,6 +28,7 @@ from refimpl.files import checkpoint
 from refimpl.files import safetensors as files
 from refimpl.prompt.compression import KINDS, RANDOM
 from refimpl.verify.check import Draws, check
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorem import Numbers
 from refimpl.verify.theorems import iclaa
 from tests.helpers.assertions import contains, informative, says
@@ -652,7 +653,7 @@ def test_a_changed_file_is_refused(tmp_path):
 # The theorems, and bugs planted in what they verify
 
 FIXED = Draws(1, "planted")
-write, joined, carry, attend = iclaa.write, iclaa.join, iclaa.linear_attention_carried, iclaa.softmax_attention
+write, carry, attend = REFIMPL.write_memory, REFIMPL.linear_attention_carried, REFIMPL.softmax_attention
 
 
 def without_weights(a, b):
@@ -747,52 +748,60 @@ def unturned(model, prompt, *, restart=True, **options):
 
 
 def unsolved(y, v, candidates, weight, r):
-    points, S, z, scale = iclaa.landmarks(y, v, candidates, weight, r)
+    points, S, z, scale = REFIMPL.landmarks(y, v, candidates, weight, r)
     return points, v[: S.shape[0], :], y.system.ones_like(z), 0 * scale
 
 
 def half_of_it(y, v, candidates, weight, r):
-    points, S, z, scale = iclaa.landmarks(y, v, candidates, weight, r)
+    points, S, z, scale = REFIMPL.landmarks(y, v, candidates, weight, r)
     return points, S / 2, z / 2, scale
 
 
 BUGS = {
-    "join: the scales are not rescaled": ("join", not_rescaled, ("iclaa",)),
-    "join: means without their weights": ("join", without_weights, ("iclaa",)),
-    "join: the first prompt forgotten": ("join", lambda a, b: replace(b, phi=a.phi), ("iclaa",)),
-    "join: the second prompt forgotten": ("join", lambda a, b: a, ("iclaa",)),
-    "carried: the scales are not rescaled": ("carried", with_join(not_rescaled), ("carried_eq_sum",)),
-    "carried: means without their weights": ("carried", with_join(without_weights), ("carried_eq_sum",)),
-    "carried: only the last token": ("carried", with_join(lambda a, b: b), ("carried_eq_sum",)),
-    "carried: the future is seen": ("carried", far_sighted, ("carried_eq_sum",)),
+    "join: the scales are not rescaled": ("join_memories", not_rescaled, ("iclaa",)),
+    "join: means without their weights": ("join_memories", without_weights, ("iclaa",)),
+    "join: the first prompt forgotten": ("join_memories", lambda a, b: replace(b, phi=a.phi), ("iclaa",)),
+    "join: the second prompt forgotten": ("join_memories", lambda a, b: a, ("iclaa",)),
+    "carried: the scales are not rescaled": ("linear_attention_carried", with_join(not_rescaled), ("carried_eq_sum",)),
+    "carried: means without their weights": (
+        "linear_attention_carried",
+        with_join(without_weights),
+        ("carried_eq_sum",),
+    ),
+    "carried: only the last token": ("linear_attention_carried", with_join(lambda a, b: b), ("carried_eq_sum",)),
+    "carried: the future is seen": ("linear_attention_carried", far_sighted, ("carried_eq_sum",)),
     "carried: the memory of earlier text is dropped": (
-        "carried",
+        "linear_attention_carried",
         lambda *a, phi, memory=None: carry(*a, phi=phi),
         ("carried_eq_sum",),
     ),
-    "write: the scale is dropped": ("write", lambda *a: replace(write(*a), scale=None), ("iclaa",)),
+    "write: the scale is dropped": ("write_memory", lambda *a: replace(write(*a), scale=None), ("iclaa",)),
     "write: one token too few": (
-        "write",
+        "write_memory",
         lambda phi, y, v: write(phi, y[1:, :], v[1:, :]) if len(y) > 1 else write(phi, y, v),
         ("iclaa",),
     ),
-    "write: directions that were not turned": ("write", first_directions(), ("iclaa",)),
-    "write: values of another token": ("write", lambda phi, y, v: write(phi, y, v[::-1, :]), ("iclaa",)),
-    "attention: the memory is forgotten": ("attention", remembering(lambda m: None), ("iclaa",)),
-    "attention: the scale is not read": ("attention", remembering(lambda m: replace(m, scale=None)), ("iclaa",)),
+    "write: directions that were not turned": ("write_memory", first_directions(), ("iclaa",)),
+    "write: values of another token": ("write_memory", lambda phi, y, v: write(phi, y, v[::-1, :]), ("iclaa",)),
+    "attention: the memory is forgotten": ("softmax_attention", remembering(lambda m: None), ("iclaa",)),
+    "attention: the scale is not read": (
+        "softmax_attention",
+        remembering(lambda m: replace(m, scale=None)),
+        ("iclaa",),
+    ),
     "attention: c for √c": (
-        "attention",
+        "softmax_attention",
         remembering(lambda m: replace(m, phi=Elsewhere(m.phi, lambda x: x / 2))),
         ("iclaa",),
     ),
-    "attention: counted twice": ("attention", remembering(lambda m: m.scaled(2)), ("iclaa",)),
+    "attention: counted twice": ("softmax_attention", remembering(lambda m: m.scaled(2)), ("iclaa",)),
     "attention: R_t+M q for R_t q, so R_j for R_j−M": (
-        "attention",
+        "softmax_attention",
         lambda *a, cache, **o: attend(*a, cache=replace(cache, position=3), **o),
         ("iclaa",),
     ),
     "attention: no RoPE where memories are read": (
-        "attention",
+        "softmax_attention",
         lambda q, *a, cache, rope, **o: attend(q, *a, cache=replace(cache, position=-1), rope=rope, **o),
         ("iclaa",),
     ),
@@ -802,23 +811,22 @@ BUGS = {
     "convert: keys of the other sign": ("convert", cached(negative), ("cache_conversion",)),
     "landmarks: coefficients that were not solved for": ("landmarks", unsolved, ("nystrom_exact",)),
     "landmarks: half of it": ("landmarks", half_of_it, ("nystrom_exact",)),
-    "landmarks: the scale is dropped": ("landmarks", lambda *a: (*iclaa.landmarks(*a)[:3], None), ("nystrom_exact",)),
+    "landmarks: the scale is dropped": ("landmarks", lambda *a: (*REFIMPL.landmarks(*a)[:3], None), ("nystrom_exact",)),
     "landmarks: z for 1": (
         "landmarks",
-        lambda *a: (lambda p, S, z, s: (p, S, None, s))(*iclaa.landmarks(*a)),
+        lambda *a: (lambda p, S, z, s: (p, S, None, s))(*REFIMPL.landmarks(*a)),
         ("nystrom_exact",),
     ),
 }
 PAIRS_OF = [(bug, theorem) for bug, (_, _, theorems) in BUGS.items() for theorem in theorems]
-THEOREMS = {t.name: t for t in iclaa.APPROXIMATIONS}
+THEOREMS = {t.name: t for t in iclaa.THEOREMS}
 
 
 @pytest.mark.parametrize(("bug", "name"), PAIRS_OF)
 def test_a_planted_bug_turns_the_row_red(bug, name):
     """Because of what comes out: a slip in the bug itself must not count."""
     entry, wrong, _ = BUGS[bug]
-    with mock.patch.dict(iclaa.ICLAA, {entry: wrong}):
-        result = check(THEOREMS[name], B, THEOREMS[name].cases, FIXED)
+    result = check(THEOREMS[name], B, THEOREMS[name].cases, FIXED, replace(REFIMPL, **{entry: wrong}))
     assert result.verdict == "FAIL" and " instead of " in result.evidence, result
 
 
@@ -839,26 +847,22 @@ def test_without_a_bug_the_row_is_green(name, system):
 def test_every_pair_of_sides_falls_to_some_bug(name):
     theorem = THEOREMS[name]
 
-    def pairs():
-        return [pair for case in theorem.cases if theorem.fits(case) for pair in theorem.sides(case, Numbers(B, 5))]
+    def pairs(**planted):
+        cases, impl = filter(theorem.fits, theorem.cases), replace(REFIMPL, **planted)
+        return [pair for case in cases for pair in theorem.sides(case, Numbers(B, 5), impl)]
 
     fallen = set()
     for entry, wrong, theorems in BUGS.values():
         if name in theorems:
-            with mock.patch.dict(iclaa.ICLAA, {entry: wrong}):
-                fallen |= {what for what, left, right in pairs() if not B.equal(left, right)}
+            fallen |= {what for what, left, right in pairs(**{entry: wrong}) if not B.equal(left, right)}
     assert fallen == {what for what, *_ in pairs()}
 
 
-def test_every_entry_is_planted_and_read():
-    assert set(iclaa.ICLAA) == {entry for entry, *_ in BUGS.values()}
+def test_every_function_is_planted():
     tree = ast.walk(ast.parse(inspect.getsource(iclaa)))
-    read = {
-        n.slice.value
-        for n in tree
-        if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == "ICLAA"
-    }
-    assert read == set(iclaa.ICLAA) and {theorem for _, theorem in PAIRS_OF} == set(THEOREMS)
+    read = {n.attr for n in tree if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "impl"}
+    assert read - {"linear_attention"} == {entry for entry, *_ in BUGS.values()}  # the definition is the right side
+    assert {theorem for _, theorem in PAIRS_OF} == set(THEOREMS)
 
 
 def test_a_quick_run_sees_every_option():
@@ -869,6 +873,6 @@ def test_a_quick_run_sees_every_option():
 
 
 def test_theorems_need_a_real_system():
-    for theorem in iclaa.APPROXIMATIONS:
+    for theorem in iclaa.THEOREMS:
         result = check(theorem, QQ, theorem.cases)
         assert result.verdict == "N/A" and "needs a real system" in result.evidence

@@ -1,18 +1,22 @@
 """A certificate can be repeated, and says so when something else comes out; a failure comes with its smallest instance."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from tests.helpers.planted import use_implementation
 
 import refimpl as ri
 from refimpl.cli.main import main
 from refimpl.verify import check as checking
+from refimpl.verify.cases import Case, ModelCase, case_from_json
 from refimpl.verify.certificate import FORMAT, certificate, failure, replay
 from refimpl.verify.check import Draws, check, minimal
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS, verify
-from refimpl.verify.theorem import Case, ModelCase, Theorem, case_from_json
-from refimpl.verify.theorems.iclca import CONVERSION, MODELS
-from refimpl.verify.theorems.identities import CASES, FORMS
+from refimpl.verify.theorem import Theorem
+from refimpl.verify.theorems.iclca import MODELS
+from refimpl.verify.theorems.identities import CASES
 
 NAMES = ["quadratic_eq_sum", "iclca_linear", "needs_separation", "causality"]
 SYSTEMS = ["Q", "GF(10007)", "float64", "rounded(bfloat16)", "dependencies"]
@@ -151,9 +155,11 @@ def drops_the_state(q, k, v, *, state=None, **options):
     return ri.linear_attention_recurrent(q, k, v, state=None, **options)
 
 
-def test_the_smallest_failing_case_is_found(monkeypatch):
-    monkeypatch.setitem(FORMS, "recurrent", drops_the_state)
-    case = minimal(THEOREMS["recurrent_eq_sum"], ri.QQ, CASES[5], Draws())
+BROKEN = replace(REFIMPL, linear_attention_recurrent=drops_the_state)
+
+
+def test_the_smallest_failing_case_is_found():
+    case = minimal(THEOREMS["recurrent_eq_sum"], ri.QQ, CASES[5], Draws(), BROKEN)
     assert case == Case(1, 1, 1, mask=0, start=0, chunk=1)
 
 
@@ -161,12 +167,12 @@ def test_a_case_that_does_not_fail_stays_as_it_is():
     assert minimal(THEOREMS["recurrent_eq_sum"], ri.QQ, CASES[3], Draws()) == CASES[3]
 
 
-def test_the_smallest_failing_model_is_found(monkeypatch):
-    from tests.helpers.planted_conversions import BUGS
+def test_the_smallest_failing_model_is_found():
+    from planted_conversions import BUGS
 
-    monkeypatch.setitem(CONVERSION, "convert", BUGS["unshifted"].wrong)
-    (result,) = verify(["iclca"], [ri.GF(2**61 - 1)])
-    data = failure(result, Draws())
+    broken = replace(REFIMPL, convert=BUGS["unshifted"].wrong)
+    (result,) = verify(["iclca"], [ri.GF(2**61 - 1)], implementation=broken)
+    data = failure(result, Draws(), broken)
     (row,) = data["results"]
     case = case_from_json(row["cases"][0])
     assert case == ModelCase(1, 1, width=1, rope=("half", "after", 2), chunk=1) and row["verdict"] == "FAIL"
@@ -175,7 +181,7 @@ def test_the_smallest_failing_model_is_found(monkeypatch):
 
 def test_a_failure_is_saved_and_replayed_by_the_printed_command(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(FORMS, "recurrent", drops_the_state)
+    use_implementation(monkeypatch, BROKEN)
     assert main(["verify", "recurrent_eq_sum", "--system", "Q", "--system", "float64"]) == 1
     printed = [
         line.rpartition(": ")[2]
@@ -221,7 +227,7 @@ def test_the_source_is_what_lies_on_the_disk(tmp_path, monkeypatch):
 
 def test_degrees_are_computed_once_for_all_primes(monkeypatch):
     draws, counted = Draws(), []
-    monkeypatch.setattr(checking, "_degrees", lambda theorem, case, seed: counted.append(case) or (1, 0))
+    monkeypatch.setattr(checking, "_degrees", lambda theorem, case, numbers, impl: counted.append(case) or (1, 0))
     for p in (10007, 2**61 - 1):
         check(THEOREMS["iclca_linear"], ri.GF(p), THEOREMS["iclca_linear"].cases, draws)
     assert counted == list(THEOREMS["iclca_linear"].cases)
@@ -229,7 +235,7 @@ def test_degrees_are_computed_once_for_all_primes(monkeypatch):
 
 def test_digests_follow_every_number_drawn_and_compared():
     def sides(change):
-        def run(case, numbers):
+        def run(case, numbers, impl):
             x = numbers.draw(2, 2)
             at = numbers.integers(0, 5, 3)
             yield "x", x + change * (len(at) - 3), x + change
@@ -244,13 +250,13 @@ def test_digests_follow_every_number_drawn_and_compared():
     assert same.inputs == moved.inputs != other.inputs and len({same.outputs, moved.outputs, other.outputs}) == 3
 
     def left(value):
-        return lambda case, numbers: iter([("x", numbers.system.ones((1,)) * value, numbers.system.ones((1,)))])
+        return lambda case, numbers, impl: iter([("x", numbers.system.ones((1,)) * value, numbers.system.ones((1,)))])
 
     one, two = (check(Theorem("t", "s.", "a", "b", left(v)), ri.QQ, [Case(1, 1, 1)], Draws(0, "fixed")) for v in (1, 2))
     assert one.outputs != two.outputs
 
     def ids(seed):
-        return lambda case, numbers: iter([("n", *[numbers.integers(0, 10**9, 1)[0]] * 2)])
+        return lambda case, numbers, impl: iter([("n", *[numbers.integers(0, 10**9, 1)[0]] * 2)])
 
     one, two = (
         check(Theorem("t", "s.", "a", "b", ids(0)), ri.QQ, [Case(1, 1, 1)], Draws(seed, "fixed")) for seed in (0, 1)
@@ -261,7 +267,7 @@ def test_digests_follow_every_number_drawn_and_compared():
 def test_a_failure_after_a_redraw_shows_the_numbers_that_failed():
     """The first draw divides by zero, the second fails: what is saved is the second."""
 
-    def sides(case, numbers):
+    def sides(case, numbers, impl):
         x = numbers.draw(1)
         if first.setdefault("x", x.tolist()) == x.tolist():
             raise ZeroDivisionError

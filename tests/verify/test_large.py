@@ -14,17 +14,15 @@ import pytest
 import refimpl as ri
 from refimpl.errors import ZeroDenominator
 from refimpl.verify.check import Draws, check
-from refimpl.verify.theorems.iclca import CONVERSION
-from refimpl.verify.theorems.identities import FORMS
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems.large import GPT2_SMALL, shape
 
-CONVERTED = CONVERSION["convert"]
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "conversion.py"
+BENCHMARK = Path(__file__).parent / "benchmarks" / "conversion.py"
 SMALL = shape(layers=2, heads=2, width=8, prompt=6, text=3)
 
 
-def small(seed=0):
-    return check(GPT2_SMALL, ri.system(GPT2_SMALL.only), [SMALL], Draws(seed))
+def small(seed=0, **planted):
+    return check(GPT2_SMALL, ri.system(GPT2_SMALL.only), [SMALL], Draws(seed), replace(REFIMPL, **planted))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -43,16 +41,15 @@ def test_its_shape_is_that_of_gpt2_small():
     )  # as in GPT-2 without its tables, and 32 circle points
 
 
-def test_a_zero_denominator_is_drawn_again_and_counted(monkeypatch):
-    model, unlucky = CONVERSION["model"], iter([ZeroDenominator("the denominator is zero")])
+def test_a_zero_denominator_is_drawn_again_and_counted():
+    unlucky = iter([ZeroDenominator("the denominator is zero")])
 
     def dividing_by_zero_once(*arguments, **options):
         for error in unlucky:
             raise error
-        return model(*arguments, **options)
+        return ri.transformer(*arguments, **options)
 
-    monkeypatch.setitem(CONVERSION, "model", dividing_by_zero_once)
-    result = small()
+    result = small(transformer=dividing_by_zero_once)
     assert (result.verdict, result.instances, result.redraws) == ("EXACT", 1, 1), result
 
 
@@ -60,7 +57,7 @@ def forgetful(field):
     """A conversion after which one layer has lost part of its bias."""
 
     def convert(model, prompt, **options):
-        converted = CONVERTED(model, prompt, **options)
+        converted = ri.convert(model, prompt, **options)
         first, *rest = converted.biases
         return replace(converted, biases=(replace(first, **{field: 0 * getattr(first, field)}), *rest))
 
@@ -69,37 +66,36 @@ def forgetful(field):
 
 def unshifted(model, prompt, **options):
     """Biases that start again at position 0, but were never turned."""
-    converted = CONVERTED(model, prompt, **options, restart=False)
+    converted = ri.convert(model, prompt, **options, restart=False)
     return replace(converted, biases=tuple(replace(b, position=0) for b in converted.biases))
 
 
 @pytest.mark.parametrize("planted", [forgetful("z"), forgetful("S"), unshifted], ids=["no b_D", "no b_KV", "no shift"])
-def test_a_planted_bug_fails(planted, monkeypatch):
-    monkeypatch.setitem(CONVERSION, "convert", planted)
-    result = small()
+def test_a_planted_bug_fails(planted):
+    result = small(convert=planted)
     assert result.verdict == "FAIL" and result.evidence.startswith("output[0, 0] is "), result
 
 
-def test_the_sides_use_different_forms(monkeypatch):
+def test_the_sides_use_different_forms():
     used = []
 
     def watched(name, form):
         return lambda q, *arrays, **options: used.append((name, q.shape[-2])) or form(q, *arrays, **options)
 
-    for name, form in list(FORMS.items()):
-        monkeypatch.setitem(FORMS, name, watched(name, form))
-    assert small().verdict == "EXACT"
+    names = ("sum", "quadratic", "recurrent", "chunked")
+    fields = ["linear_attention", *(f"linear_attention_{name}" for name in names[1:])]
+    forms = {f: watched(name, getattr(REFIMPL, f)) for name, f in zip(names, fields, strict=True)}
+    assert small(**forms).verdict == "EXACT"
     assert used == [("quadratic", 9)] * 2 + [("chunked", 6)] * 2 + [("recurrent", 3)] * 2
 
 
-def test_the_converted_side_never_sees_the_prompt(monkeypatch):
+def test_the_converted_side_never_sees_the_prompt():
     def poisoning(model, prompt, **options):
-        converted = CONVERTED(model, prompt, **options)
+        converted = ri.convert(model, prompt, **options)
         prompt.planes[0][...] = 7
         return converted
 
-    monkeypatch.setitem(CONVERSION, "convert", poisoning)
-    assert small().verdict == "EXACT"
+    assert small(convert=poisoning).verdict == "EXACT"
 
 
 def test_the_benchmark_runs(tmp_path):

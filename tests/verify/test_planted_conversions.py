@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import refimpl as ri
 from refimpl.verify.check import Draws, check
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS, verify
 from refimpl.verify.theorem import Numbers
 from refimpl.verify.theorems import iclca
@@ -36,14 +39,14 @@ def test_rounding_too_much_is_seen_against_the_oracle():
 
 
 @pytest.mark.parametrize("system", [ri.QQ, ri.GF(2**61 - 1), ri.Float()], ids=["Q", "GF", "float64"])
-def test_joining_without_a_shift_turns_the_row_red(system, monkeypatch):
-    monkeypatch.setattr(iclca, "join", lambda a, b, **options: ri.State(a.S + b.S, a.z + b.z, -options["origin"]))
-    (result,) = verify(["iclca_join"], [system])
+def test_joining_without_a_shift_turns_the_row_red(system):
+    wrong = replace(REFIMPL, join=lambda a, b, **options: ri.State(a.S + b.S, a.z + b.z, -options["origin"]))
+    (result,) = verify(["iclca_join"], [system], implementation=wrong)
     assert result.verdict == "FAIL" and " instead of " in result.evidence
 
 
 @pytest.mark.parametrize("system", [ri.GF(2**61 - 1), ri.Float()], ids=["GF", "float64"])
-def test_zero_denominators_are_no_place_to_hide(system, monkeypatch):
+def test_zero_denominators_are_no_place_to_hide(system):
     """A conversion that gives up on three models of four: chance does not explain so many redraws."""
     calls = iter(range(10**6))
 
@@ -52,24 +55,23 @@ def test_zero_denominators_are_no_place_to_hide(system, monkeypatch):
             raise ri.ZeroDenominator("the denominator is zero")
         return ri.convert(model, prompt, **options)
 
-    monkeypatch.setitem(iclca.CONVERSION, "convert", gives_up)
-    assert verify(["iclca"], [system])[0].verdict == "FAIL"
+    assert verify(["iclca"], [system], implementation=replace(REFIMPL, convert=gives_up))[0].verdict == "FAIL"
 
 
-def test_the_prompted_side_is_the_definition_over_all_positions(monkeypatch):
+def test_the_prompted_side_is_the_definition_over_all_positions():
     seen = []
 
     def recording(q, k, v, **options):
         seen.append(q.shape[-2])
         return ri.linear_attention(q, k, v, **options)
 
-    monkeypatch.setitem(iclca.FORMS, "sum", recording)
-    assert verify(["iclca"], [ri.QQ])[0].verdict == "EXACT"
+    watched = replace(REFIMPL, linear_attention=recording)
+    assert verify(["iclca"], [ri.QQ], implementation=watched)[0].verdict == "EXACT"
     cases = [case for case in iclca.MODELS if iclca.causal(case) and case not in (iclca.GPT, iclca.LLAMA)]
     assert seen[: sum(c.layers for c in cases)] == [c.M + c.n for c in cases for _ in range(c.layers)]
 
 
-def test_each_layer_is_given_new_activations(monkeypatch):
+def test_each_layer_is_given_new_activations():
     """Were they not new, the second layer would see what the first put out, and the degrees would be those of both."""
     (layers,), (end,) = (
         verify([name], [ri.GF(2**61 - 1)], draws=Draws(0, "fixed")) for name in ("iclca_layers", "iclca")
@@ -83,7 +85,7 @@ def test_each_layer_is_given_new_activations(monkeypatch):
 
 
 def test_a_text_is_split_everywhere():
-    names = [name for name, *_ in iclca.composition(iclca.TURNED, Numbers(ri.GF(2**61 - 1), 1))]
+    names = [name for name, *_ in iclca.composition(iclca.TURNED, Numbers(ri.GF(2**61 - 1), 1), REFIMPL)]
     assert {f"split at {t}: layer {i} S" for t in range(4) for i in range(2)} <= set(
         names
     ) and "streamed: layer 0 S" in names
@@ -96,5 +98,5 @@ def test_without_a_bug_all_rows_are_green():
 
 def test_there_are_enough_and_each_says_what_it_catches():
     assert len(BUGS) >= 12 and all(bug.catches and bug.rejected_by for bug in BUGS.values())
-    decided = {t.name for t in iclca.CONVERSIONS if "equality" in t.ways} - {"iclca_join"}
+    decided = {t.name for t in iclca.THEOREMS if "equality" in t.ways} - {"iclca_join"}
     assert {theorem for _, theorem in PAIRS} == decided

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import pkgutil
 
 import pytest
+from tests.helpers.planted_descent import BUGS, FIELDS, FIXED, rejects
 
 import refimpl as ri
+from refimpl.verify import theorems
 from refimpl.verify.check import check
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Numbers
 from refimpl.verify.theorems import descent
@@ -46,9 +51,9 @@ def test_it_is_certified_for_all_values(theorem):
 )
 def test_it_is_seen_in_other_numbers_too(name):
     theorem = THEOREMS[BUGS[name].rejected_by[0]]
-    with planted_descent.planted(name):
+    with planted_descent.planted(name) as impl:
         for system in (ri.GF(2**61 - 1), ri.balls(30), ri.Float(), ri.Float("numpy", "float32")):
-            result = check(theorem, system, theorem.cases[:1], FIXED)
+            result = check(theorem, system, theorem.cases[:1], FIXED, impl)
             assert result.verdict == "FAIL" and " instead of " in result.evidence, result
 
 
@@ -61,26 +66,27 @@ def test_there_are_enough_and_each_says_what_it_catches():
 def test_every_pair_of_sides_falls_to_some_bug(theorem):
     """A pair that nothing turns red might say nothing."""
 
-    def pairs():
-        return [pair for case in theorem.cases for pair in theorem.sides(case, Numbers(ri.QQ, 5))]
+    def pairs(impl=REFIMPL):
+        return [pair for case in theorem.cases for pair in theorem.sides(case, Numbers(ri.QQ, 5), impl)]
 
     fallen = set()
     for name, bug in BUGS.items():
         if theorem.name in bug.rejected_by and not bug.real:
-            with planted_descent.planted(name):
-                fallen |= {what for what, left, right in pairs() if not ri.QQ.equal(left, right)}
+            with planted_descent.planted(name) as impl:
+                fallen |= {what for what, left, right in pairs(impl) if not ri.QQ.equal(left, right)}
     assert fallen == {what for what, *_ in pairs()}
 
 
-def test_every_entry_is_planted_and_read():
-    """An entry that no theorem reads would hide whatever is wrong with it."""
-    assert set(descent.DESCENT) <= {bug.place for bug in BUGS.values()}
-    read = [n.slice.value for n in ast.walk(ast.parse(inspect.getsource(descent))) if is_entry(n)]
-    assert set(read) == set(descent.DESCENT)
-
-
-def is_entry(node: ast.AST) -> bool:
-    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "DESCENT"
+def test_every_function_of_descent_is_planted_and_every_field_is_read():
+    """A field that no theorem reads would hide whatever is wrong with it."""
+    functions = {name for name in FIELDS if getattr(REFIMPL, name).__module__.startswith("refimpl.descent")}
+    assert functions <= {bug.place for bug in BUGS.values()}
+    modules = [
+        importlib.import_module(f"{theorems.__name__}.{m.name}") for m in pkgutil.iter_modules(theorems.__path__)
+    ]
+    nodes = [node for module in modules for node in ast.walk(ast.parse(inspect.getsource(module)))]
+    read = {n.attr for n in nodes if isinstance(n, ast.Attribute) and ast.unparse(n.value) in ("impl", "self.impl")}
+    assert read == FIELDS
 
 
 def test_the_sides_of_descent_take_no_gradient_by_formula():

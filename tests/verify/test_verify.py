@@ -1,20 +1,24 @@
 """verify finds what it should, and nothing else."""
 
-import dataclasses
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import refimpl as ri
+from refimpl import nano
 from refimpl.systems import ObjectSystem
 from refimpl.verify import check as checking
-from refimpl.verify.check import Draws, check, way
+from refimpl.verify.cases import Case
+from refimpl.verify.check import Draws, check
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS, default_systems, verify
-from refimpl.verify.theorem import Case, Different, Numbers, Theorem
-from refimpl.verify.theorems import identities
-from refimpl.verify.theorems.identities import CASES, FORMS, IDENTITIES, more_cases
+from refimpl.verify.theorem import Different, Numbers, Theorem
+from refimpl.verify.theorems.identities import CASES, more_cases
+from refimpl.verify.theorems.identities import THEOREMS as IDENTITIES
+from refimpl.verify.ways import WAYS, label, way_of
 
 SYSTEMS = [ri.QQ, ri.GF(10007), ri.MP(30), ri.balls(30), ri.balls(30, "iv"), ri.Float(), ri.Float("numpy", "float32")]
 HOLDS = {"EXACT", "ENCLOSED", "WITHIN BOUND", "MEASURED"}
@@ -103,15 +107,15 @@ class Integers(Again):
         return int(x)
 
 
-@pytest.mark.parametrize("system", [ri.Dual(ri.QQ), ri.Dual(ri.GF(10007)), Again()], ids=lambda system: system.label)
-def test_an_exact_system_of_any_kind_is_decided_by_equality(system, monkeypatch):
+@pytest.mark.parametrize("system", [ri.Dual(ri.QQ), ri.Dual(ri.GF(10007)), Again()], ids=label)
+def test_an_exact_system_of_any_kind_is_decided_by_equality(system):
     results = {r.theorem: r for r in verify([t.name for t in IDENTITIES], [system])}
     undone = {"softmax_shifted_eq_sum", "kv_cache", "exact_probes", "causality"}
     assert {name for name, r in results.items() if r.verdict == "N/A"} == undone
     assert all(r.verdict == "EXACT" and r.instances >= 5 for name, r in results.items() if name not in undone)
     assert [r.verdict for r in verify(["iclca", "iclca_prefix", "needs_causality"], [system])] == ["EXACT"] * 3
-    monkeypatch.setitem(FORMS, "recurrent", drops_the_state)
-    assert verify(["recurrent_eq_sum"], [system])[0].verdict == "FAIL"
+    broken = replace(REFIMPL, linear_attention_recurrent=drops_the_state)
+    assert verify(["recurrent_eq_sum"], [system], implementation=broken)[0].verdict == "FAIL"
 
 
 def test_a_ring_is_asked_only_what_a_ring_can_answer():
@@ -184,12 +188,12 @@ def drops_the_state(q, k, v, *, state=None, **options):
 def off_by_one(q, k, v, *, state=None, **options):
     """Final state counts one position too many."""
     o, end = ri.linear_attention_recurrent(q, k, v, state=state, **options)
-    return o, dataclasses.replace(end, position=end.position + 1)
+    return o, replace(end, position=end.position + 1)
 
 
 def transposed(q, k, v, **options):
     o, end = ri.linear_attention_recurrent(q, k, v, **options)
-    return o, dataclasses.replace(end, S=ri.system_of(q).xp.matrix_transpose(end.S))
+    return o, replace(end, S=ri.system_of(q).xp.matrix_transpose(end.S))
 
 
 def crashes(q, k, v, **options):
@@ -204,42 +208,42 @@ def gives_up(q, k, v, **options):
     "bug", [strict_mask, drops_the_state, off_by_one, transposed, crashes, gives_up], ids=lambda f: f.__name__
 )
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: s.name)
-def test_a_planted_bug_fails_in_every_system(bug, system, monkeypatch):
-    monkeypatch.setitem(FORMS, "recurrent", bug)
-    (result,) = verify(["recurrent_eq_sum"], [system])
+def test_a_planted_bug_fails_in_every_system(bug, system):
+    broken = replace(REFIMPL, linear_attention_recurrent=bug)
+    (result,) = verify(["recurrent_eq_sum"], [system], implementation=broken)
     assert result.verdict == "FAIL" and result.worst.startswith("n=") and result.evidence
 
 
 @pytest.mark.parametrize(
     ("theorem", "form"),
     [
-        ("quadratic_eq_sum", "quadratic"),
-        ("recurrent_eq_sum", "recurrent"),
-        ("chunked_eq_sum", "chunked"),
-        ("split_invariance", "recurrent"),
-        ("shift", "recurrent"),
-        ("softmax_shifted_eq_sum", "softmax_shifted"),
-        ("kv_cache", "softmax_shifted"),
-        ("exact_probes", "chunked"),
-        ("causality", "quadratic"),
+        ("quadratic_eq_sum", "linear_attention_quadratic"),
+        ("recurrent_eq_sum", "linear_attention_recurrent"),
+        ("chunked_eq_sum", "linear_attention_chunked"),
+        ("split_invariance", "linear_attention_recurrent"),
+        ("shift", "linear_attention_recurrent"),
+        ("softmax_shifted_eq_sum", "softmax_attention_shifted"),
+        ("kv_cache", "softmax_attention_shifted"),
+        ("exact_probes", "linear_attention_chunked"),
+        ("causality", "linear_attention_quadratic"),
     ],
 )
-def test_every_theorem_about_a_form_can_fail(theorem, form, monkeypatch):
+def test_every_theorem_about_a_form_can_fail(theorem, form):
     """A form that reads the text backwards."""
-    right = FORMS[form]
+    right = getattr(REFIMPL, form)
 
     def backwards(q, k, v, **options):
         return right(q, k[..., ::-1, :] if not hasattr(k, "flip") else k.flip(-2), v, **options)
 
-    monkeypatch.setitem(FORMS, form, backwards)
-    results = [r for r in verify([theorem]) if r.verdict != "N/A"]
+    broken = replace(REFIMPL, **{form: backwards})
+    results = [r for r in verify([theorem], implementation=broken) if r.verdict != "N/A"]
     assert results and all(r.verdict == "FAIL" for r in results), results
 
 
 @pytest.mark.parametrize(
     "system", [ri.Float(), ri.Float("numpy", "float32"), ri.Rounded("float16"), ri.Rounded("bfloat16")], ids=lambda system: system.label
 )
-def test_probes_cross_chunks(system, monkeypatch):
+def test_probes_cross_chunks(system):
     """A kernel that reads the keys of its third chunk of 16 or more backwards."""
 
     def slips(q, k, v, *, chunk, **options):
@@ -248,8 +252,7 @@ def test_probes_cross_chunks(system, monkeypatch):
             k = xp.concat([k[..., :t, :], k[..., t:, :][..., ::-1, :]], axis=-2)
         return ri.linear_attention_chunked(q, k, v, chunk=chunk, **options)
 
-    monkeypatch.setitem(FORMS, "chunked", slips)
-    (result,) = verify(["exact_probes"], [system])
+    (result,) = verify(["exact_probes"], [system], implementation=replace(REFIMPL, linear_attention_chunked=slips))
     assert result.verdict == "FAIL"
 
 
@@ -258,37 +261,77 @@ def test_probes_cross_chunks(system, monkeypatch):
     [
         ("rope_layouts", "interleave", lambda x, pairs: x),
         ("state_monoid", "join", lambda a, b, **o: ri.State(a.S + b.S, a.z + b.z, a.position + b.position)),
+        ("rope_layouts", "deinterleave", lambda x, pairs: x),
+        ("rope_relative", "rope", lambda *a: lambda x, at: x * (2 + abs(at[0]))),  # no powers of one rotation
         ("state_monoid", "remove", lambda whole, b, **o: whole),
-        ("shift", "shift", lambda state, by, **o: dataclasses.replace(state, position=state.position + by)),
+        ("state_monoid", "absorb", lambda empty, k, v, **o: ri.absorb(empty, k[..., 1:, :], v[..., 1:, :], **o)),
+        ("shift", "shift", lambda state, by, **o: replace(state, position=state.position + by)),
     ],
 )
-def test_every_theorem_about_states_and_layouts_can_fail(theorem, name, wrong, monkeypatch):
-    monkeypatch.setattr(identities, name, wrong)
-    assert all(r.verdict == "FAIL" for r in verify([theorem]) if r.verdict != "N/A")
+def test_every_theorem_about_states_and_layouts_can_fail(theorem, name, wrong):
+    results = verify([theorem], implementation=replace(REFIMPL, **{name: wrong}))
+    assert {r.verdict for r in results} == {"FAIL", "N/A"}
 
 
-def test_rope_relative_can_fail(monkeypatch):
-    """Rotations that are not powers of one rotation."""
-    monkeypatch.setattr(Numbers, "rope", lambda self, *a: lambda x, at: x * (2 + abs(at[0])))
-    assert all(r.verdict == "FAIL" for r in verify(["rope_relative"]) if r.verdict != "N/A")
+def nano_one_position_late(q, k, v, phi, rope, b_KV, b_D):
+    """A text that begins at position 1, with biases that are seen from position 0."""
+    T = ri.system_of(q).xp.matrix_transpose
+    return nano.attention(q, k, v, phi, rope, T(nano.rotate(T(b_KV), -1, rope)), b_D)
 
 
-def test_the_first_differing_entry_is_named(monkeypatch):
+def convert_without_shift(model, prompt, **options):
+    done = ri.convert(model, prompt, restart=False, **options)
+    return replace(done, biases=tuple(replace(b, position=0) for b in done.biases))
+
+
+def nano_convert_with_old_biases(prompt, layers, heads, phi, rope, sigma, biases):
+    return biases
+
+
+def transformer_without_biases(model, text, **options):
+    return ri.transformer(replace(model, biases=None), text, **options)
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    ("name", "wrong", "what"),
+    [
+        ("nano_attention", nano_one_position_late, "attention"),
+        ("nano_convert", nano_convert_with_old_biases, "b_KV of layer 0"),
+        ("convert", convert_without_shift, "b_KV of layer 0"),
+        ("transformer", transformer_without_biases, "transformer"),
+        ("transformer", transformer_without_biases, "converted"),
+    ],
+)
+def test_the_library_and_nano_can_differ(name, wrong, what, system):
+    broken, theorem = replace(REFIMPL, **{name: wrong}), THEOREMS["nano"]
+    case = theorem.cases[2 if what in ("transformer", "attention") else 1 if system.exact else 4]
+    result = check(theorem, system, [case], Draws(0, "fixed"), broken)
+    assert result.verdict == "FAIL" and result.evidence.startswith(f"{what}["), result
+    assert check(theorem, system, [case], Draws(0, "fixed")).verdict in HOLDS
+
+
+def test_nano_comes_first():
+    assert next(iter(THEOREMS)) == "nano"
+
+
+def test_the_first_differing_entry_is_named():
     def wrong(q, k, v, **options):
         o, state = ri.linear_attention_quadratic(q, k, v, **options)
         return o + ri.QQ.convert(
             [[0] * o.shape[-1]] * (o.shape[-2] - 1) + [[0] * (o.shape[-1] - 1) + [1]] * min(o.shape[-2], 1)
         ), state
 
-    monkeypatch.setitem(FORMS, "quadratic", wrong)
-    theorem = THEOREMS["quadratic_eq_sum"]
-    result = check(theorem, ri.QQ, [Case(3, 2, 4, start=1)])
+    broken, theorem = replace(REFIMPL, linear_attention_quadratic=wrong), THEOREMS["quadratic_eq_sum"]
+    result = check(theorem, ri.QQ, [Case(3, 2, 4, start=1)], impl=broken)
     assert (result.verdict, result.worst) == ("FAIL", "n=3 d=2 m=4 start=1")
     assert result.evidence.startswith("o[2, 3] is ") and " instead of " in result.evidence
 
 
 def test_a_wrong_shape_is_a_failure():
-    theorem = Theorem("t", "s.", "a", "b", lambda case, numbers: iter([("x", numbers.draw(2, 1), numbers.draw(1, 2))]))
+    theorem = Theorem(
+        "t", "s.", "a", "b", lambda case, numbers, impl: iter([("x", numbers.draw(2, 1), numbers.draw(1, 2))])
+    )
     assert check(theorem, ri.QQ, CASES).evidence == "x has shape (2, 1) instead of (1, 2)"
 
 
@@ -303,7 +346,7 @@ def test_a_field_too_small_to_draw_in_is_not_run():
 
 
 def test_a_vacuous_bound_is_no_pass():
-    def cancels(case, numbers):
+    def cancels(case, numbers, impl):
         """(x + 2⁶⁰) − 2⁶⁰: in float64 nothing is left of x."""
         x, big = numbers.draw(3, 2), 2**60
         xp = ri.system_of(x).xp
@@ -316,7 +359,7 @@ def test_a_vacuous_bound_is_no_pass():
 
 
 def test_an_unbounded_ball_is_no_pass():
-    def divides(case, numbers):
+    def divides(case, numbers, impl):
         x = numbers.draw(1, 1)
         yield "x", x / (x - x), x
 
@@ -325,8 +368,9 @@ def test_an_unbounded_ball_is_no_pass():
 
 
 def test_way_prefers_what_decides_more():
-    assert way(THEOREMS["shift"], ri.Float()) == "bound" and way(THEOREMS["exact_probes"], ri.Float()) == "probe"
-    assert way(THEOREMS["shift"], ri.Rounded("float16")) is None and way(THEOREMS["shift"], ri.MP(20)) == "bound"
+    shift, probes, bound = THEOREMS["shift"], THEOREMS["exact_probes"], WAYS["bound"]
+    assert way_of(shift, ri.Float()) is way_of(shift, ri.MP(20)) is bound
+    assert way_of(probes, ri.Float()) is WAYS["probe"] and way_of(shift, ri.Rounded("float16")) is None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -379,7 +423,7 @@ def test_the_probability_is_that_of_the_worst_shape():
 
 
 def test_a_false_identity_of_low_degree_is_seen_and_one_that_holds_at_random_is_not_called_certain():
-    def frobenius(case, numbers):
+    def frobenius(case, numbers, impl):
         """x^p = x holds at every point of GF(p), and is no identity: its degree says so."""
         x = numbers.draw(1, 1)
         yield "x", x**7, x
@@ -396,13 +440,17 @@ def test_a_false_identity_of_low_degree_is_seen_and_one_that_holds_at_random_is_
 
 def test_what_is_constant_on_both_sides_leaves_no_doubt():
     theorem = Theorem(
-        "t", "s.", "a", "b", lambda case, numbers: iter([("x", numbers.system.ones((1,)), numbers.system.ones((1,)))])
+        "t",
+        "s.",
+        "a",
+        "b",
+        lambda case, numbers, impl: iter([("x", numbers.system.ones((1,)), numbers.system.ones((1,)))]),
     )
     assert check(theorem, ri.GF(7), [Case(1, 1, 1)]).evidence == "all values at these shapes, without doubt"
 
 
 def test_a_witness_that_shows_nothing_fails():
-    def same(case, numbers):
+    def same(case, numbers, impl):
         x = numbers.draw(2, 2)
         yield Different("x", x, x + 0)
 
@@ -420,7 +468,7 @@ def test_a_witness_needs_exact_numbers_and_no_tiny_prime():
 
 def test_the_oracle_tells_good_rounding_from_bad():
     def squared(loss):
-        def sides(case, numbers):
+        def sides(case, numbers, impl):
             x = numbers.draw(40, 3)
             yield "x²", (x * x + loss) - loss, x * x
 
@@ -441,7 +489,7 @@ def test_the_oracle_tells_good_rounding_from_bad():
 
 def test_what_compares_nothing_or_shapes_only_is_a_failure():
     assert (
-        check(Theorem("t", "s.", "a", "b", lambda case, numbers: iter(())), ri.QQ, [Case(1, 1, 1)]).evidence
+        check(Theorem("t", "s.", "a", "b", lambda case, numbers, impl: iter(())), ri.QQ, [Case(1, 1, 1)]).evidence
         == "nothing was compared"
     )
     shapes = Theorem(
@@ -449,14 +497,14 @@ def test_what_compares_nothing_or_shapes_only_is_a_failure():
         "s.",
         "a",
         "b",
-        lambda case, numbers: iter([Different("x", *map(ri.QQ.zeros, ((1,), (2,))))]),
+        lambda case, numbers, impl: iter([Different("x", *map(ri.QQ.zeros, ((1,), (2,))))]),
         ways=("witness",),
     )
     assert check(shapes, ri.QQ, [Case(1, 1, 1)]).evidence == "x has shape (1,) instead of (2,)"
 
 
 def test_a_case_whose_every_bound_is_vacuous_does_not_count():
-    def cancels(case, numbers):
+    def cancels(case, numbers, impl):
         x, big = numbers.draw(3, 2), 2**60 * (case.n == 1)
         big = numbers.system.convert(big) if ri.system_of(x).xp is numbers.system else np.float64(big)
         yield "x", (x + big) - big, x
@@ -471,7 +519,7 @@ def test_degrees_are_those_of_the_positions_that_were_drawn():
 
 
 def test_many_instances_must_not_round_twice_as_badly():
-    def worse(case, numbers):
+    def worse(case, numbers, impl):
         """Three times the error of x², of which one is kept on the other side."""
         x = numbers.draw(40, 3)
         yield "x²", (x * x + 4) - 4, (x * x + 1) - 1

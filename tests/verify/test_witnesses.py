@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from refimpl import GF, QQ, NotDefined, convert
-from refimpl.verify.check import check, way
+from refimpl.verify.check import check
+from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorem import Different, Numbers
 from refimpl.verify.theorems.witnesses import (
     CASES,
-    WITNESSES,
     adder,
     additive,
     biases,
@@ -24,7 +24,8 @@ from refimpl.verify.theorems.witnesses import (
     text,
     then,
 )
-from tests.helpers.assertions import says
+from refimpl.verify.theorems.witnesses import THEOREMS as WITNESSES
+from refimpl.verify.ways import WAYS, way_of
 
 SYSTEMS = [QQ, GF(2**61 - 1), GF(2**31 - 1), GF(11)]
 NAMES = {w.name: w for w in WITNESSES}
@@ -34,7 +35,7 @@ NAMES = {w.name: w for w in WITNESSES}
 def claims(name, system=QQ, seed=0, **undone):
     """Of each pair of sides: its name, whether they are claimed to be equal, whether they are."""
     found = []
-    for pair in NAMES[name].sides(CASES[0], Numbers(system, seed), **undone):
+    for pair in NAMES[name].sides(CASES[0], Numbers(system, seed), REFIMPL, **undone):
         what, left, right = pair
         assert isinstance(left, int) or left.shape == right.shape, what
         found.append(
@@ -113,7 +114,7 @@ def test_every_difference_falls_somewhere():
 
 def test_they_are_checked_like_theorems():
     for witness in WITNESSES:
-        assert [way(witness, system) for system in SYSTEMS] == ["witness"] * len(SYSTEMS)
+        assert all(way_of(witness, system) is WAYS["witness"] for system in SYSTEMS)
         assert witness.statement.endswith(".") and witness.ours and witness.sides.__doc__
         assert check(witness, QQ, witness.cases).verdict == "EXACT"
         for undone, _ in UNDONE[witness.name]:

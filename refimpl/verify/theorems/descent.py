@@ -6,114 +6,115 @@ One side is attention. The other is descent, whose gradients are taken from the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from ...arrays import Array
 from ...attention.feature_maps import polynomial, relu
-from ...attention.linear_attention import linear_attention, linear_attention_recurrent
 from ...descent import dai, irie, ren_liu, von_oswald
-from ...descent.gradient import squared_error, step
-from ...descent.patch import rank_one_patch
+from ...descent.gradient import Loss, step
 from ...model.attention_layers import Config
 from ...model.transformer import Model
-from ...prompt.conversion import convert
-from ...systems.floats import array_namespace, device
-from ..theorem import Case, Different, Lesson, Numbers, Sides, Theorem
-
-# What is verified. A test that plants a bug replaces an entry.
-DESCENT: dict[str, Callable[..., Any]] = {
-    "dual_form": irie.dual_form,
-    "training_history": irie.training_history,
-    "steps": von_oswald.steps,
-    "regression_model": von_oswald.regression_model,
-    "mapped_model": von_oswald.mapped_model,
-    "weight_update": von_oswald.weight_update,
-    "pairing_model": von_oswald.pairing_model,
-    "f_icl": dai.f_icl,
-    "f_ft": dai.f_ft,
-    "momentum_attention": dai.momentum_attention,
-    "attention": ren_liu.attention,
-    "through_relu": ren_liu.through_relu,
-    "rank_one_patch": rank_one_patch,
-}
+from ...systems.array import array_namespace, device
+from ..cases import Case, Lesson
+from ..implementation import Implementation
+from ..theorem import Different, Numbers, Sides, Theorem
 
 
-def descend(W: Any, eta: Any, X: Any, Y: Any, steps: int, loss: Any = None) -> Any:
+def descend(loss: Loss, W: Array, eta: Array | Fraction, X: Array, Y: Array, steps: int = 1) -> Array:
+    """The weights after some steps of gradient descent."""
     for _ in range(steps):
-        W = step(loss or squared_error, W, eta, X, Y)
+        W = step(loss, W, eta, X, Y)
     return W
 
 
-def T(x: Any) -> Any:
+def T(x: Array) -> Array:
     return array_namespace(x).matrix_transpose(x)
 
 
-def regression(case: Lesson, numbers: Numbers) -> tuple[Any, Any, Any, Any, Any]:
+def regression(case: Lesson, numbers: Numbers) -> tuple[Array, Array, Array, Array, Array]:
     """W_0, η, the examples X, Y, and inputs to predict for."""
     W_0, eta = numbers.draw(case.m, case.d), numbers.draw()
     return W_0, eta, numbers.draw(case.N, case.d), numbers.draw(case.N, case.m), numbers.draw(case.T, case.d)
 
 
-def dual_form(case: Lesson, numbers: Numbers) -> Sides:
+def dual_form(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     W_0, eta, X, Y, x = regression(case, numbers)
-    yield "given errors", DESCENT["dual_form"](W_0, Y, X, x), x @ T(irie.trained_weights(W_0, Y, X))
-    history = DESCENT["training_history"](W_0, X, Y, eta, case.steps, irie.half_squares)
-    yield "gradient descent", DESCENT["dual_form"](W_0, *history, x), x @ T(descend(W_0, eta, X, Y, case.steps))
-    history = DESCENT["training_history"](W_0, X, Y, eta, case.steps, fourth_powers)
-    W = descend(W_0, eta, X, Y, case.steps, lambda W, X, Y: fourth_powers(X @ T(W), Y))
-    yield "on another loss", DESCENT["dual_form"](W_0, *history, x), x @ T(W)
+    yield "given errors", impl.dual_form(W_0, Y, X, x), x @ T(irie.trained(W_0, Y, X))
+    history = impl.training_history(W_0, X, Y, eta, case.steps, irie.half_squares)
+    yield (
+        "gradient descent",
+        impl.dual_form(W_0, *history, x),
+        x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps)),
+    )
+    history = impl.training_history(W_0, X, Y, eta, case.steps, fourth_powers)
+    W = descend(lambda W, X, Y: fourth_powers(X @ T(W), Y), W_0, eta, X, Y, case.steps)
+    yield "on another loss", impl.dual_form(W_0, *history, x), x @ T(W)
 
 
-def fourth_powers(y: Any, Y: Any) -> Any:
+def fourth_powers(y: Array, Y: Array) -> Array:
     """Σ (y − Y)⁴ / 4"""
     xp, squares = array_namespace(y), (y - Y) * (y - Y)
     return xp.sum(xp.sum(squares * squares, axis=-1), axis=-1) / 4
 
 
-def von_oswald_steps(case: Lesson, numbers: Numbers) -> Sides:
+def von_oswald_steps(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     dampening, (W_0, eta, X, Y, x) = numbers.draw(), regression(case, numbers)
     asked, shown = von_oswald.queries(x, W_0), von_oswald.examples(X, Y)
-    W = descend(W_0, eta, X, Y, case.steps)
-    after = DESCENT["steps"](asked, shown, W_0, eta, case.steps)
+    W = descend(impl.squared_error, W_0, eta, X, Y, case.steps)
+    after = impl.von_oswald_steps(asked, shown, W_0, eta, case.steps)
     yield "predictions", von_oswald.predictions(after, case.m), x @ T(W)
-    yield "examples", DESCENT["steps"](shown, shown, W_0, eta, case.steps), von_oswald.examples(X, Y - X @ T(W - W_0))
-    after = DESCENT["steps"](asked, shown, W_0, eta, case.steps, dampening=dampening)
-    yield "dampened", von_oswald.predictions(after, case.m), x @ T(descend(W_0, dampening * eta, X, Y, case.steps))
+    yield (
+        "examples",
+        impl.von_oswald_steps(shown, shown, W_0, eta, case.steps),
+        von_oswald.examples(X, Y - X @ T(W - W_0)),
+    )
+    after = impl.von_oswald_steps(asked, shown, W_0, eta, case.steps, dampening=dampening)
+    yield (
+        "dampened",
+        von_oswald.predictions(after, case.m),
+        x @ T(descend(impl.squared_error, W_0, dampening * eta, X, Y, case.steps)),
+    )
 
 
-def model_and_tokens(case: Lesson, numbers: Numbers, *gamma: Any) -> tuple[Any, ...]:
+def model_and_tokens(
+    case: Lesson, numbers: Numbers, impl: Implementation, *, layers: int, **options: Array
+) -> tuple[Any, ...]:
+    """A regression, the model that descends on it, and the tokens of its examples and queries."""
     W_0, eta, X, Y, x = regression(case, numbers)
-    layers = 1 if gamma else case.steps  # of GD++ the theorem speaks of one
-    model = DESCENT["regression_model"](W_0, eta, case.N, layers=layers, **dict(zip(("gamma",), gamma, strict=False)))
-    return W_0, eta, X, Y, x, model, von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W_0)
+    model = impl.regression_model(W_0, eta, case.N, layers=layers, **options)
+    return W_0, eta, X, Y, x, model, von_oswald.shown(X, Y), von_oswald.asked(x, W_0)
 
 
-def von_oswald_model(case: Lesson, numbers: Numbers) -> Sides:
-    W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers)
-    want = x @ T(descend(W_0, eta, X, Y, case.steps))
+def von_oswald_model(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=case.steps)
+    want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps))
     both = array_namespace(x).concat([shown, asked], axis=0)
-    prompted = model(both, mask=case.N, form=linear_attention)[case.N :, :]
-    converted = convert(model, shown, mask="full", form=linear_attention_recurrent)
+    prompted = model(both, mask=case.N, form=impl.linear_attention)[case.N :, :]
+    converted = impl.convert(model, shown, mask="full", form=impl.linear_attention_recurrent)
     yield "prompted with the examples", von_oswald.predictions(prompted, case.m), want
     yield "examples converted to biases", von_oswald.predictions(converted(asked), case.m), want
     W = W_0
     for j, bias in enumerate(converted.biases or ()):
-        before, W = W, step(squared_error, W, eta, X, Y)
+        before, W = W, step(impl.squared_error, W, eta, X, Y)
         yield (
             f"the bias of layer {j + 1} as a change of weights",
-            DESCENT["weight_update"](bias.S[0, :, :], eta, case.N),
+            impl.weight_update(bias.S[0, :, :], eta, case.N),
             W - before,
         )
 
 
-def gd_plus_plus(case: Lesson, numbers: Numbers) -> Sides:
+def gd_plus_plus(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     gamma = numbers.draw()
-    W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, gamma)
+    W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=1, gamma=gamma)
     both = array_namespace(x).concat([shown, asked], axis=0)
-    out, inputs, d = model(both, mask=case.N, form=linear_attention), array_namespace(x).concat([X, x], axis=0), case.d
-    change = step(squared_error, W_0, eta, X, Y) - W_0
+    out, inputs, d = (
+        model(both, mask=case.N, form=impl.linear_attention),
+        array_namespace(x).concat([X, x], axis=0),
+        case.d,
+    )
+    change = step(impl.squared_error, W_0, eta, X, Y) - W_0
     yield "inputs", out[:, d : 2 * d], inputs - gamma * inputs @ (T(X) @ X)
     yield "targets", out[:, 2 * d :], both[:, 2 * d :] - inputs @ T(change)
     A, moved = T(X) @ X, out[: case.N, :d]
@@ -121,40 +122,44 @@ def gd_plus_plus(case: Lesson, numbers: Numbers) -> Sides:
     yield "a query is no key", out[case.N :, :d], 0 * x
 
 
-def token_map(case: Lesson, numbers: Numbers) -> Sides:
+def token_map(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     """Proposition 2: any map m in front, token by token, and the layers descend on m(x). Here m(x) = x + W_2 σ(W_1 x), an MLP."""
-    W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers)
+    W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=case.steps)
     W_1, W_2 = numbers.draw(2, case.d), numbers.draw(case.d, 2)
-    model = DESCENT["mapped_model"](model, W_0, W_1, W_2)
-    out = model(array_namespace(x).concat([shown, asked], axis=0), mask=case.N, form=linear_attention)[case.N :, :]
+    model = impl.mapped_model(model, W_0, W_1, W_2)
+    out = model(array_namespace(x).concat([shown, asked], axis=0), mask=case.N, form=impl.linear_attention)[case.N :, :]
     sigma = lambda h: h * (2 + h) / 4  # noqa: E731
     X, x = (y + sigma(y @ T(W_1)) @ T(W_2) for y in (X, x))
-    yield "predictions", von_oswald.predictions(out, case.m), x @ T(descend(W_0, eta, X, Y, case.steps))
+    yield (
+        "predictions",
+        von_oswald.predictions(out, case.m),
+        x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps)),
+    )
 
 
-def pairing(case: Lesson, numbers: Numbers) -> Sides:
+def pairing(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     _, _, X, Y, _ = regression(case, numbers)
     xp, N = array_namespace(X), case.N
-    model = DESCENT["pairing_model"](X, case.d, case.m, N)
+    model = impl.pairing_model(X, case.d, case.m, N)
     wide = [xp.concat([X, 0 * Y], axis=-1), xp.concat([0 * X, Y], axis=-1)]
-    apart = xp.reshape(xp.stack(wide, axis=1), (2 * N, case.d + case.m))
+    separate = xp.reshape(xp.stack(wide, axis=1), (2 * N, case.d + case.m))
     places = xp.zeros((2 * N, 2 * N), dtype=X.dtype, device=device(X))
-    out = model(xp.concat([apart, places], axis=-1), form=linear_attention)[:, : case.d + case.m]
+    out = model(xp.concat([separate, places], axis=-1), form=impl.linear_attention)[:, : case.d + case.m]
     yield "tokens (x_j, y_j)", out[1::2, :], von_oswald.examples(X, Y)
 
 
-def implicit_finetuning(case: Lesson, numbers: Numbers) -> Sides:
+def implicit_finetuning(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     width = case.d + 1
     q, demonstrations, X = numbers.draw(2, case.d), numbers.draw(case.N, width), numbers.draw(case.T, width)
     W_K, W_V = numbers.draw(case.d, width), numbers.draw(case.m, width)
     W_ZSL, change = dai.delta_W(X, W_K, W_V), dai.delta_W(demonstrations, W_K, W_V)
-    yield "F_ICL", DESCENT["f_icl"](q, demonstrations, X, W_K, W_V), q @ T(W_ZSL + change)
+    yield "F_ICL", impl.f_icl(q, demonstrations, X, W_K, W_V), q @ T(W_ZSL + change)
     dW_K, dW_V, A = numbers.draw(case.d, width), numbers.draw(case.m, width), T(X) @ X
     change = dW_V @ A @ T(W_K) + W_V @ A @ T(dW_K) + dW_V @ A @ T(dW_K)
-    yield "F_FT", DESCENT["f_ft"](q, X, W_K, W_V, dW_K, dW_V), q @ T(W_ZSL + change)
+    yield "F_FT", impl.f_ft(q, X, W_K, W_V, dW_K, dW_V), q @ T(W_ZSL + change)
 
 
-def momentum(case: Lesson, numbers: Numbers) -> Sides:
+def momentum(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     o, v, eta = numbers.draw(case.N, case.m), numbers.draw(case.N, case.m), numbers.draw()
     xp, rows = array_namespace(o), []
     for t in range(case.N):
@@ -162,26 +167,24 @@ def momentum(case: Lesson, numbers: Numbers) -> Sides:
         for i in reversed(range(t)):
             row, power = row + power * v[i, :], power * eta
         rows.append(row)
-    yield "o_t + Σ_{i<t} η^{t−i} v_i", DESCENT["momentum_attention"](o, v, eta), xp.stack(rows, axis=0)
+    yield "o_t + Σ_{i<t} η^{t−i} v_i", impl.momentum_attention(o, v, eta), xp.stack(rows, axis=0)
 
 
-def attended(case: Lesson, numbers: Numbers) -> tuple[Any, Any]:
-    """η, and what a query sees through explicit features: those of the polynomial kernel (1 + x·y)²."""
+def draw_attended(case: Lesson, numbers: Numbers) -> tuple[Array, ren_liu.Attended]:
+    """η, and the keys and values of a query through explicit features: those of the kernel (1 + x·y)²."""
     eta, draw, phi = numbers.draw(), numbers.draw, polynomial(2)
     K_D, V_D, K_T, V_T = draw(case.N, case.d), draw(case.N, case.m), draw(case.T, case.d), draw(case.T, case.m)
-    return eta, ren_liu.QueryContext(phi(K_D), V_D, phi(K_T), V_T, phi(draw(1, case.d))[0, :])
+    return eta, ren_liu.Attended(phi(K_D), V_D, phi(K_T), V_T, phi(draw(1, case.d))[0, :])
 
 
-def ren_liu_step(case: Lesson, numbers: Numbers) -> Sides:
-    eta, seen = attended(case, numbers)
-    yield "one step", ren_liu.one_step(seen, eta), DESCENT["attention"](seen)
-    yield "a step for each demonstration", ren_liu.one_at_a_time(seen, eta), DESCENT["attention"](seen)
+def ren_liu_step(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    eta, seen = draw_attended(case, numbers)
+    yield "one step", ren_liu.one_step(seen, eta), impl.ren_liu_attention(seen)
+    yield "a step for each demonstration", ren_liu.one_at_a_time(seen, eta), impl.ren_liu_attention(seen)
 
 
-def ren_liu_softmax(case: Lesson, numbers: Numbers) -> Sides:
+def ren_liu_softmax(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     """Against softmax attention itself: the last of q, k, v is the query's own token, which is in X_T."""
-    from .identities import FORMS
-
     width, draw = case.d + 1, numbers.draw
     X_D, X_T, W_Q, W_K, W_V = (
         draw(case.N, width),
@@ -191,62 +194,62 @@ def ren_liu_softmax(case: Lesson, numbers: Numbers) -> Sides:
         draw(case.m, width),
     )
     X = array_namespace(X_D).concat([X_D, X_T], axis=0)
-    o, _ = FORMS["softmax"](X @ T(W_Q), X @ T(W_K), X @ T(W_V), scale=1)
-    seen = ren_liu.softmax_context(X_D, X_T, X_T[-1, :], W_Q, W_K, W_V)
+    o, _ = impl.softmax_attention(X @ T(W_Q), X @ T(W_K), X @ T(W_V), scale=1)
+    seen = ren_liu.softmax_seen(X_D, X_T, X_T[-1, :], W_Q, W_K, W_V)
     yield "one step", ren_liu.one_step(seen, draw()), o[-1, :]
 
 
-def ren_liu_variants(case: Lesson, numbers: Numbers) -> Sides:
+def ren_liu_variants(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     """Augmented keys and values attention is given as such, made by hand."""
-    (eta, seen), draw, Variant = attended(case, numbers), numbers.draw, ren_liu.Variant
+    (eta, seen), draw, Variant = draw_attended(case, numbers), numbers.draw, ren_liu.Variant
     one, three = ([[(i + j) % case.N for j in range(1, k + 1)] for i in range(case.N)] for k in (1, 3))
-    plain = {
+    variants = {
         "decay": Variant(decay=draw()),
         "penalty": Variant(penalty=draw()),
         "off the diagonal": Variant(off_diagonal=draw()),
         "one negative": Variant(negatives=one, beta=draw()),
         "all at once": Variant(draw(), draw(), draw(), three, draw()),
     }
-    for name, variant in plain.items():
-        yield name, ren_liu.one_step(seen, eta, variant), DESCENT["attention"](seen, variant, eta=eta)
+    for name, variant in variants.items():
+        yield name, ren_liu.one_step(seen, eta, variant), impl.ren_liu_attention(seen, variant, eta=eta)
     W_1, W_2, c = draw(2, case.m), draw(case.m, 2), draw()
     values, keys = ren_liu.residual(W_1, W_2, c, lambda y: y * y), lambda K: K + K * K
     hidden = seen.V_D @ T(W_1)
     by_hand = replace(seen, V_D=seen.V_D + c * (hidden * hidden) @ T(W_2), K_D=seen.K_D + seen.K_D * seen.K_D)
-    for name, variant in (("augmented", Variant()), ("augmented, all at once", plain["all at once"])):
+    for name, variant in (("augmented", Variant()), ("augmented, all at once", variants["all at once"])):
         yield (
             name,
             ren_liu.one_step(seen, eta, replace(variant, values=values, keys=keys)),
-            DESCENT["attention"](by_hand, variant, eta=eta),
+            impl.ren_liu_attention(by_hand, variant, eta=eta),
         )
 
 
-def ren_liu_mlp(case: Lesson, numbers: Numbers) -> Sides:
-    eta, seen = attended(case, numbers)
+def ren_liu_mlp(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    eta, seen = draw_attended(case, numbers)
     W_1, W_2 = numbers.draw(2, case.m), numbers.draw(2, 4)
     W_1 = array_namespace(W_1).concat([W_1, -W_1], axis=0)  # so that some units are on
-    behind = relu(DESCENT["attention"](seen)[None, :] @ T(W_1)) @ T(W_2)
-    yield "one step", ren_liu.one_step(DESCENT["through_relu"](seen, W_1, W_2), eta), behind[0, :]
+    behind = relu(impl.ren_liu_attention(seen)[None, :] @ T(W_1)) @ T(W_2)
+    yield "one step", ren_liu.one_step(impl.through_relu(seen, W_1, W_2), eta), behind[0, :]
 
 
-def patched(case: Lesson, numbers: Numbers) -> Sides:
+def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     """a and a + δ are what attention makes of T tokens without N tokens before them, and with."""
     W, (q, k, v) = numbers.draw(case.m, case.d), (numbers.draw(case.N + case.T, case.d) for _ in range(3))
-    a, _ = linear_attention(*(x[case.N :, :] for x in (q, k, v)), normalise=False)
-    after = linear_attention(q, k, v, normalise=False)[0][case.N :, :]
-    change = DESCENT["rank_one_patch"](W, a, after - a)
+    a, _ = impl.linear_attention(*(x[case.N :, :] for x in (q, k, v)), normalise=False)
+    after = impl.linear_attention(q, k, v, normalise=False)[0][case.N :, :]
+    change = impl.rank_one_patch(W, a, after - a)
     yield "W (a + δ)", ((W + change) @ a[..., None])[..., 0], after @ T(W)
 
 
 # What does not hold
 
 
-def query_among_keys(case: Case, numbers: Numbers, *, W_0: int = 1, steps: int = 2) -> Sides:
+def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0: int = 1, steps: int = 2) -> Sides:
     """A query that is a key too adds P (W_V e)(W_K e)·(W_Q e): nothing while its y = −W_0 x is 0, as for W_0 = 0 in one step."""
     xp = numbers.system
     X, Y, x, eta = xp.convert([[1], [2]]), xp.convert([[1], [0]]), xp.convert([[1]]), Fraction(1, 4)
 
-    def layers(W_0: Any, steps: int) -> Any:
+    def layers(W_0: Array, steps: int) -> Array:
         tokens, weights = (
             xp.concat([von_oswald.examples(X, Y), von_oswald.queries(x, W_0)], axis=0),
             von_oswald.proposition_1(W_0, eta, 2),
@@ -256,33 +259,35 @@ def query_among_keys(case: Case, numbers: Numbers, *, W_0: int = 1, steps: int =
         return von_oswald.predictions(tokens[2:, :], 1)
 
     none, some = xp.convert([[0]]), xp.convert([[W_0]])
-    yield "W_0 = 0, one step", layers(none, 1), x @ T(descend(none, eta, X, Y, 1))
-    yield Different("W_0 = 0, two steps", layers(none, steps), x @ T(descend(none, eta, X, Y, steps)))
-    yield Different("W_0 = 1, one step", layers(some, 1), x @ T(descend(some, eta, X, Y, 1)))
+    yield "W_0 = 0, one step", layers(none, 1), x @ T(descend(impl.squared_error, none, eta, X, Y, 1))
+    yield Different(
+        "W_0 = 0, two steps", layers(none, steps), x @ T(descend(impl.squared_error, none, eta, X, Y, steps))
+    )
+    yield Different("W_0 = 1, one step", layers(some, 1), x @ T(descend(impl.squared_error, some, eta, X, Y, 1)))
 
 
-def causal_layers(case: Case, numbers: Numbers, *, mask: str = "causal") -> Sides:
+def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "causal") -> Sides:
     """Under a causal mask an example does not see those after it: its target moves by another step than theirs."""
     xp, eta = numbers.system, Fraction(1, 2)
     X, Y, x, W_0 = xp.convert([[1], [2]]), xp.convert([[1], [1]]), xp.convert([[1]]), xp.convert([[0]])
-    tokens = xp.concat([von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W_0)], axis=0)
+    tokens = xp.concat([von_oswald.shown(X, Y), von_oswald.asked(x, W_0)], axis=0)
     for layers in (1, 2):
         model = von_oswald.regression_model(W_0, eta, 2, layers=layers)
-        want = x @ T(descend(W_0, eta, X, Y, layers))
+        want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, layers))
         got = {m: von_oswald.predictions(model(tokens, mask=m)[2:, :], 1) for m in (mask, 2)}
         yield f"{layers} layers, the examples see each other", got[2], want
         yield (Different if layers == 2 else lambda *sides: sides)(f"{layers} layers, causal", got[mask], want)
 
 
-def patch_is_for_one_token(case: Case, numbers: Numbers, *, other: int = 2) -> Sides:
+def patch_is_for_one_token(case: Case, numbers: Numbers, impl: Implementation, *, other: int = 2) -> Sides:
     """With all weights 1 a token x becomes x + x³, and after a token 1 it becomes 2x + x³. So ΔW = 1/(1 + x²), another for each x."""
     xp, config = numbers.system, Config(1, 1, phi="identity", normalise=False, norm="none")
     model, W = Model(config, {name: xp.ones(shape) for name, shape in config.shapes.items()}), xp.ones((1, 1))
     context, first, second = (xp.convert([[x]]) for x in (1, 1, other))
     after = lambda token: model(xp.concat([context, token], axis=0))[1:, :]  # noqa: E731
     change, converted = (
-        rank_one_patch(W, model(first)[0, :], (after(first) - model(first))[0, :]),
-        convert(model, context),
+        impl.rank_one_patch(W, model(first)[0, :], (after(first) - model(first))[0, :]),
+        impl.convert(model, context),
     )
     yield "the patch, for its token", model(first) @ T(W + change), after(first) @ T(W)
     yield Different("the patch, for another", model(second) @ T(W + change), after(second) @ T(W))
@@ -302,7 +307,12 @@ def more_lessons(seed: int) -> tuple[Lesson, ...]:
 
 OSWALD = "von Oswald et al. 2023, {}, in our reading"
 theorem = functools.partial(
-    Theorem, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False
+    Theorem,
+    cases=LESSONS,
+    more=more_lessons,
+    needs=("field", "a mean over examples"),
+    phi=False,
+    group="descent",
 )
 REN = "Ren & Liu 2024, {}"
 DESCENTS = (
@@ -417,15 +427,21 @@ DESCENTS = (
         "A context is worth a change of rank one of W, for the token at hand: W (a + δ) = (W + ΔW) a.",
         "|a|² ≠ 0",
         '"Learning without training", arXiv 2507.16003',
-        patched,
+        context_as_patch,
         cases=(Lesson(1, 3, 2, T=2), Lesson(1, 1, 2)),
     ),
 )
 
 witness = functools.partial(
-    Theorem, ways=("witness",), needs=("field", "a witness"), phi=False, cases=(Case(1, 1, 1),), beyond=7
+    Theorem,
+    ways=("witness",),
+    needs=("field", "a witness"),
+    phi=False,
+    cases=(Case(1, 1, 1),),
+    beyond=7,
+    group="witnesses",
 )
-DESCENT_WITNESSES = (
+WITNESSES = (
     witness(
         "query_among_keys",
         "A query among the keys is in general harmless only for W_0 = 0 and one step.",
@@ -451,3 +467,5 @@ DESCENT_WITNESSES = (
         ours="all of it",
     ),
 )
+ORDER = 8
+THEOREMS = (*DESCENTS, *WITNESSES)

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from ...attention.feature_error import mean_squared_error
-from ...attention.linear_attention import linear_attention, linear_attention_recurrent
-from ...attention.random_features import KINDS, PAIRS, RandomFeatures, random_features
-from ...attention.state import State, absorb, no_text
-from ...systems.floats import array_namespace, constant
-from ..theorem import FeatureCase, Numbers, Sampled, Sides, Theorem
+from ...arrays import Array
+from ...attention.random_features import KINDS, PAIRS, RandomFeatures
+from ...attention.state import State, no_text
+from ...model.token_wise import constant
+from ...systems.array import array_namespace
+from ..cases import FeatureCase
+from ..implementation import Implementation
+from ..theorem import Numbers, Sampled, Sides, Theorem
 
 # In a quick run, systems that round see every second of these: each kind once.
 ROPES = (("half", 4), ("interleaved", 2), ("half", 2), ("interleaved", 4))
@@ -33,33 +35,36 @@ def more_cases(seed: int) -> tuple[FeatureCase, ...]:
     return tuple(FeatureCase(phi, *next(sizes), rope=rope) for phi in KINDS[:-1] for rope in (*ROPES, ("half", 0)))
 
 
-def drawn(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
+def draw_features(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
     """A map with any directions; with any A < 0, where it has one."""
     omega = numbers.draw(case.r, case.d)
     return RandomFeatures(case.phi, omega, -Fraction(numbers.integers(1, 8, 1)[0], 8) if case.phi == "favor++" else 0)
 
 
-def rotation_covariance(case: FeatureCase, numbers: Numbers) -> Sides:
-    phi, n = drawn(case, numbers), case.M + case.n
+def rotation_covariance(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
+    phi, n = draw_features(case, numbers), case.M + case.n
     q, k, v = (numbers.draw(n, width) for width in (case.d, case.d, 2))
-    rope, (p,) = numbers.rope(case.rope[0], "before", case.rope[1]), numbers.integers(-50, 1100, 1)  # type: ignore[index]
+    assert case.rope
+    rope, (p,) = numbers.rope(case.rope[0], "before", case.rope[1]), numbers.integers(-50, 1100, 1)
     yield "φ of turned tokens", phi.rotated(rope, -p)(q), phi(rope(q, [p] * n))
     options: dict[str, Any] = {"rope": rope, "normalise": phi.positive}
-    want, _ = linear_attention(q, k, v, phi=phi, **options)
-    past = absorb(no_text(v, phi.features(case.d), 2), k[: case.M, :], v[: case.M, :], phi=phi, rope=rope)
+    want, _ = impl.linear_attention(q, k, v, phi=phi, **options)
+    past = impl.absorb(no_text(v, phi.features(case.d), 2), k[: case.M, :], v[: case.M, :], phi=phi, rope=rope)
     text = (x[case.M :, :] for x in (q, k, v))
-    o, _ = linear_attention_recurrent(*text, phi=phi.rotated(rope, -case.M), state=State(past.S, past.z, 0), **options)
+    o, _ = impl.linear_attention_recurrent(
+        *text, phi=phi.rotated(rope, -case.M), state=State(past.S, past.z, 0), **options
+    )
     yield f"o after a prompt of {case.M}", o, want[case.M :, :]
 
 
-def pairs(case: FeatureCase, numbers: Numbers) -> tuple[Any, Any, Any]:
+def pairs(case: FeatureCase, numbers: Numbers) -> tuple[Array, Array, Any]:
     """x (n, 1, d), y (1, n, d) and their namespace."""
     x, y = numbers.draw(case.n, case.d), numbers.draw(case.n, case.d)
     return x[:, None, :], y[None, :, :], array_namespace(x)
 
 
-def log_features(case: FeatureCase, numbers: Numbers) -> Sides:
-    phi, (x, y, xp) = drawn(case, numbers), pairs(case, numbers)
+def log_features(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
+    phi, (x, y, xp) = draw_features(case, numbers), pairs(case, numbers)
     omega, (f, c), (g, e) = xp.matrix_transpose(phi.omega), phi.log(x), phi.log(y)
     half = (xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)) / 2
     if case.phi == "trigonometric":
@@ -77,35 +82,36 @@ def log_features(case: FeatureCase, numbers: Numbers) -> Sides:
     yield "φ(x)·φ(y)", xp.sum(phi(x) * phi(y), axis=-1), want
 
 
-def taylor_kernel(case: FeatureCase, numbers: Numbers) -> Sides:
+def taylor_kernel(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
     x, y, xp = pairs(case, numbers)
     phi, u = RandomFeatures("taylor", None), xp.sum(x * y, axis=-1)
     yield "φ(x)·φ(y)", xp.sum(phi(x) * phi(y), axis=-1), 1 + u + u * u / 2
 
 
-def feature_error(case: FeatureCase, numbers: Numbers) -> Iterator[Sampled]:
+def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Iterator[Sampled]:
     """MAPS maps of r features each, drawn as one: of blocks, each map is one block."""
     u = numbers.draw(1, case.d)
     xp = array_namespace(u)
     x = 0.6 * u / xp.sqrt(xp.sum(u * u))
-    y = (
-        x / 2
-    )  # so that |x + y| = 0.9: enough to tell directions in blocks from others, and not so much that few draws decide
+    # |x + y| = 0.9: enough to tell directions in blocks from others, and not so much that few draws decide
+    y = x / 2
     a = {"a": 1.0} if case.phi == "favor++" else {}
-    phi = DRAW["features"](case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)
+    phi = impl.random_features(case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)
     pair = (2, MAPS, case.r // 2) if case.phi in PAIRS else (1, MAPS, case.r)
     estimates = MAPS * xp.sum(xp.sum(xp.reshape(phi(x) * phi(y), pair), axis=-1), axis=0)
     SM = xp.exp(xp.sum(x * y))
     yield Sampled(f"{case.phi}: mean of φ(x)·φ(y)", estimates, SM)
     yield Sampled(
-        f"{case.phi}: mean squared error", (estimates - SM) ** 2, DRAW["error"](case.phi, x[0], y[0], case.r, **a)
+        f"{case.phi}: mean squared error",
+        (estimates - SM) ** 2,
+        impl.mean_squared_error(case.phi, x[0], y[0], case.r, **a),
     )
 
 
 MAPS = 150000
-DRAW: dict[str, Any] = {"features": random_features, "error": mean_squared_error}
-feature = functools.partial(Theorem, needs=("real", "a random feature"), phi=True, cases=CASES, more=more_cases)
-FEATURES = (
+feature = functools.partial(Theorem, needs=("real", "a random feature"), cases=CASES, more=more_cases, group="softmax")
+ORDER = 5
+THEOREMS = (
     feature(
         "rotation_covariance",
         "φ_ω(R_p x) = φ_{R_{−p}ω}(x), so a state is shifted by turning directions, and prompts stack.",

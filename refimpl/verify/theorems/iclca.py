@@ -9,28 +9,24 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...attention.feature_maps import feature_map, pair
-from ...attention.state import State, join, shift
+from ...attention.state import State
 from ...model.attention_layers import Config, Rotary
-from ...model.transformer import norm
-from ...model.transformer import Form, Model, transformer
-from ...model.attention_layers import keys_values
-from ...prompt.conversion import convert, unconvert
-from ...systems.array import seed_of
-from ...systems.floats import array_namespace
-from ..conversion_check import counted
+from ...model.token_wise import norm
+from ...model.transformer import Form, Model, keys_values
+from ...systems.array import array_namespace, seed_of
+from ..cases import Case, ModelCase
+from ..conversion_check import weighted_form
+from ..implementation import Implementation
 from ..probes import Probe, exact_probe
-from ..theorem import Case, ModelCase, Numbers, Sides, Theorem, record
-from .identities import FORMS, states
-
-# What is verified. A test that plants a bug replaces an entry.
-CONVERSION: dict[str, Callable[..., Any]] = {"convert": convert, "unconvert": unconvert, "model": transformer}
+from ..theorem import Numbers, Sides, Theorem, record
+from .identities import states
 
 # Exact systems run those without roots and exponentials; the last two are for the others.
 TURNED = ModelCase(3, 2, layers=2, width=3, heads=2, rope=("half", "after", 2))
@@ -138,82 +134,90 @@ def more_models(seed: int) -> tuple[ModelCase, ...]:
     return (*MODELS, *itertools.islice((case for case in drawn if case.valid()), 20))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Problem:
-    """A model, a prompt and an input, drawn for a case."""
+    """A model, a prompt and an input, drawn for a case; `both` is the prompt and then the input."""
 
+    case: ModelCase
+    impl: Implementation
     model: Model
-    prompt: Any
-    text: Any
     both: Any
 
     @classmethod
-    def of(cls, case: ModelCase, numbers: Numbers) -> Problem:
+    def of(cls, case: ModelCase, numbers: Numbers, impl: Implementation) -> Problem:
         model = numbers.model(case)
         if case.start is not None:
-            model = replace(model, biases=tuple(drawn_state(case, numbers) for _ in range(case.layers)))
+            model = replace(model, biases=tuple(draw_state(case, numbers) for _ in range(case.layers)))
         if case.vocabulary:
             count = case.batch[0] if case.batch else 1
             ids = [numbers.integers(0, case.vocabulary - 1, case.M + case.n) for _ in range(count)]
-            prompt, text = [row[: case.M] for row in ids], [row[case.M :] for row in ids]
-            return cls(model, prompt, text, ids) if case.batch else cls(model, prompt[0], text[0], ids[0])
-        x = numbers.draw(*case.batch, case.M + case.n, case.width)
-        return cls(model, x[..., : case.M, :], x[..., case.M :, :], x)
+            return cls(case, impl, model, ids if case.batch else ids[0])
+        return cls(case, impl, model, numbers.draw(*case.batch, case.M + case.n, case.width))
 
-    def prompted(self, case: ModelCase, form: Form | None = None, **options: Any) -> Any:
+    def cut(self, first: int, last: int) -> Any:
+        """Some tokens of prompt and input, which are ids or vectors."""
+        if not self.case.vocabulary:
+            return self.both[..., first:last, :]
+        return [row[first:last] for row in self.both] if self.case.batch else self.both[first:last]
+
+    @property
+    def prompt(self) -> Any:
+        return self.cut(0, self.case.M)
+
+    @property
+    def text(self) -> Any:
+        return self.cut(self.case.M, self.case.M + self.case.n)
+
+    def prompted(self, form: Form | None = None, **options: Any) -> Any:
         """The definition (or another form) over all positions, of which the input's are shown."""
-        o, _ = CONVERSION["model"](
-            self.model,
-            self.both,
-            form=form or FORMS["sum"],
-            mask=case.M if case.mask == "full" else "causal",
-            **options,
-        )
+        case = self.case
+        mask, form = case.M if case.mask == "full" else "causal", form or self.impl.linear_attention
+        o, _ = self.impl.transformer(self.model, self.both, form=form, mask=mask, **options)
         return o[..., case.M :, :]
 
-    def converted(self, case: ModelCase, **options: Any) -> Model:
-        return CONVERSION["convert"](
-            self.model, self.prompt, mask=case.mask, restart=case.restart, form=FORMS["recurrent"], **options
-        )
+    def converted(self, **options: Any) -> Model:
+        asked = {"mask": self.case.mask, "restart": self.case.restart, "form": self.impl.linear_attention_recurrent}
+        model: Model = self.impl.convert(self.model, self.prompt, **asked, **options)
+        return model
 
     def read(self, converted: Model, **options: Any) -> Any:
-        """The input alone, through the converted model."""
-        return CONVERSION["model"](converted, self.text, form=FORMS["chunked"], **options)[0]
+        """The output for the input alone, of the converted model."""
+        return self.impl.transformer(converted, self.text, form=self.impl.linear_attention_chunked, **options)[0]
 
 
-def drawn_state(case: ModelCase, numbers: Numbers) -> State:
+def draw_state(case: ModelCase, numbers: Numbers) -> State:
     groups, r = case.groups or case.heads, feature_map(case.phi)(numbers.draw(1, case.d)).shape[-1]
     return State(numbers.draw(groups, r, case.m), numbers.draw(groups, r), case.start or 0)
 
 
-def iclca(case: ModelCase, numbers: Numbers) -> Sides:
-    problem = Problem.of(case, numbers)
-    yield "output", problem.read(problem.converted(case)), problem.prompted(case)
+def iclca(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    problem = Problem.of(case, numbers, impl)
+    yield "output", problem.read(problem.converted()), problem.prompted()
 
 
-def iclca_layers(case: ModelCase, numbers: Numbers) -> Sides:
+def iclca_layers(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
     """After each layer both sides are compared, and then given the same new activations."""
-    problem, seen = Problem.of(case, numbers), {}
+    problem, seen = Problem.of(case, numbers, impl), {}
     fresh = [numbers.draw(*case.batch, case.M + case.n, case.width) for _ in range(case.layers)]
 
-    def renewed(side: str, first: int, last: int) -> Callable[[int, Any], Any]:
+    def record_and_renew(side: str, first: int, last: int) -> Callable[[int, Any], Any]:
         def between(i: int, x: Any) -> Any:
             seen[side, i] = x
             return fresh[i][..., first:last, :]
 
         return between
 
-    want = problem.prompted(case, between=renewed("prompted", 0, case.M + case.n))
-    converted = problem.converted(case, between=renewed("prompt", 0, case.M))
-    got = problem.read(converted, between=renewed("input", case.M, case.M + case.n))
+    want = problem.prompted(between=record_and_renew("prompted", 0, case.M + case.n))
+    converted = problem.converted(between=record_and_renew("prompt", 0, case.M))
+    got = problem.read(converted, between=record_and_renew("input", case.M, case.M + case.n))
     for i in range(case.layers):
         yield f"prompt after layer {i}", seen["prompt", i], seen["prompted", i][..., : case.M, :]
         yield f"input after layer {i}", seen["input", i], seen["prompted", i][..., case.M :, :]
     yield "output", got, want
 
 
-def bias_formula(case: ModelCase, numbers: Numbers) -> Sides:
-    problem, by = Problem.of(case, numbers), -case.M if case.restart else 0
+def bias_formula(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    problem, by = Problem.of(case, numbers, impl), -case.M if case.restart else 0
     model, start = problem.model, case.start or 0
     gain = [model.of_layer(0)[name] for name in ("gain_1", "offset_1") if name in model.of_layer(0)]
     y = (
@@ -234,77 +238,82 @@ def bias_formula(case: ModelCase, numbers: Numbers) -> Sides:
         old = model.biases[0]
         S = S + xp.matrix_transpose(after(before(xp.matrix_transpose(old.S), [by] * case.m), [by] * case.m))
         z = z + before(old.z[..., None, :], [by])[..., 0, :]
-    yield from states("bias", problem.converted(case).biases[0], State(S, z, start + case.M + by))  # type: ignore[index]
+    yield from states("bias", first_bias(problem.converted()), State(S, z, start + case.M + by))
 
 
-def theorem_4_1(case: ModelCase, numbers: Numbers) -> Sides:
-    problem = Problem.of(case, numbers)
+def first_bias(model: Model) -> State:
+    (bias, *_) = model.biases or ()
+    assert isinstance(bias, State)
+    return bias
+
+
+def theorem_4_1(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    problem = Problem.of(case, numbers, impl)
     X, W_K, W_V = problem.prompt, problem.model.weights["layers.0.W_K"], problem.model.weights["layers.0.W_V"]
     transpose, (old,) = array_namespace(X).matrix_transpose, problem.model.biases or (None,)
     want = (transpose(W_K) @ transpose(X) @ X @ W_V)[None, ...]
-    yield "b_KV", problem.converted(case).biases[0].S, want if old is None else old.S + want  # type: ignore[index]
+    yield "b_KV", first_bias(problem.converted()).S, want if old is None else old.S + want
 
 
-def composition(case: ModelCase, numbers: Numbers) -> Sides:
-    problem, convert = Problem.of(case, numbers), CONVERSION["convert"]
-    whole = problem.converted(case)
+def composition(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    problem, convert = Problem.of(case, numbers, impl), functools.partial(impl.convert, restart=case.restart)
+    at_once = problem.converted()
     for t in range(case.M + 1):
-        first = convert(problem.model, cut(case, problem.prompt, 0, t), restart=case.restart)
-        both = convert(first, cut(case, problem.prompt, t, case.M), restart=case.restart)
-        yield from model_states(f"split at {t}", both, whole)
-    yield from model_states(
-        "streamed", convert(problem.model, problem.prompt, restart=case.restart, chunk=case.chunk), whole
-    )
+        both = convert(convert(problem.model, problem.cut(0, t)), problem.cut(t, case.M))
+        yield from model_states(f"split at {t}", both, at_once)
+    yield from model_states("streamed", convert(problem.model, problem.prompt, chunk=case.chunk), at_once)
 
 
-def removal(case: ModelCase, numbers: Numbers) -> Sides:
-    problem, strength = Problem.of(case, numbers), numbers.draw()
-    half = case.M // 2
-    options = {"mask": case.mask, "restart": case.restart}
-    first = CONVERSION["convert"](problem.model, cut(case, problem.prompt, 0, half), **options)
+def removal(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    problem, strength = Problem.of(case, numbers, impl), numbers.draw()
+    half, options = case.M // 2, {"mask": case.mask, "restart": case.restart}
+    second = problem.cut(half, case.M)
+    first = impl.convert(problem.model, problem.cut(0, half), **options)
     for name, λ in (("removed", 1), ("removed at strength λ", strength)):
-        second = cut(case, problem.prompt, half, case.M)
-        both = CONVERSION["convert"](first, second, strength=λ, **options)
-        yield from model_states(name, CONVERSION["unconvert"](both, second, strength=λ, **options), first)
+        both = impl.convert(first, second, strength=λ, **options)
+        yield from model_states(name, impl.unconvert(both, second, strength=λ, **options), first)
 
 
-def strength(case: ModelCase, numbers: Numbers) -> Sides:
+def strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
     """The prompted side counts each prompt token λ times for the input, and once for the prompt."""
-    problem, λ = Problem.of(case, numbers), numbers.draw()
-    want = problem.prompted(case, form=counted(FORMS["sum"], case.M, λ))
-    yield "output at strength λ", problem.read(problem.converted(case, strength=λ)), want
+    problem, λ = Problem.of(case, numbers, impl), numbers.draw()
+    want = problem.prompted(form=weighted_form(impl.linear_attention, case.M, λ))
+    yield "output at strength λ", problem.read(problem.converted(strength=λ)), want
 
 
-def join_converted(case: ModelCase, numbers: Numbers) -> Sides:
-    problem, half = Problem.of(case, numbers), case.M // 2
-    P1, P2 = cut(case, problem.prompt, 0, half), cut(case, problem.prompt, half, case.M)
-    b1, b2 = (CONVERSION["convert"](problem.model, P).biases[0] for P in (P1, P2))
-    rope, M2 = problem.model.rope, case.M - half
-    joined = shift(join(b1, b2, rope=rope, phi=case.phi, origin=-M2), -M2, rope=rope, phi=case.phi)
-    yield from states("joined", joined, problem.converted(case).biases[0])  # type: ignore[index]
-
-
-def cut(case: ModelCase, text: Any, first: int, last: int) -> Any:
-    """Some tokens of a text, which is ids or vectors."""
-    if not case.vocabulary:
-        return text[..., first:last, :]
-    return [row[first:last] for row in text] if case.batch else text[first:last]
+def join_converted(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    problem, half = Problem.of(case, numbers, impl), case.M // 2
+    prompts = (problem.cut(0, half), problem.cut(half, case.M))
+    b1, b2 = (first_bias(impl.convert(problem.model, P)) for P in prompts)
+    kernel, M2 = {"rope": problem.model.rope, "phi": case.phi}, case.M - half
+    both = impl.shift(impl.join(b1, b2, **kernel, origin=-M2), -M2, **kernel)
+    yield from states("joined", both, first_bias(problem.converted()))
 
 
 def model_states(name: str, left: Model, right: Model) -> Sides:
-    for i, (a, b) in enumerate(zip(left.biases or (), right.biases or (), strict=True)):
+    """The biases of all layers are equal."""
+    pairs: Sequence[tuple[Any, Any]] = list(zip(left.biases or (), right.biases or (), strict=True))
+    for i, (a, b) in enumerate(pairs):
         yield from states(f"{name}: layer {i}", a, b)
 
 
-def iclca_probes(case: Case, numbers: Numbers) -> Sides:
+def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """A model of one layer that reads x = [q k v 0] by selections and writes o in place of the 0: nothing rounds. Split everywhere."""
-    options = {"n": case.n, "r": case.d, "m": case.m, "normalise": case.normalise, "start": case.start is not None}
-    probe = exact_probe(numbers.system, **options, layout=case.rope and case.rope[0], seed=numbers.seed)  # type: ignore[arg-type]
+    probe = exact_probe(
+        numbers.system,
+        n=case.n,
+        r=case.d,
+        m=case.m,
+        seed=numbers.seed,
+        normalise=case.normalise,
+        layout=case.rope[0] if case.rope else None,
+        start=case.start is not None,
+    )
     model, x = selecting_model(numbers.system, probe, case)
     xp = array_namespace(x)
     record(numbers.digest, x)
     for M in range(case.n + 1):
-        y = CONVERSION["model"](CONVERSION["convert"](model, x[:M, :]), x[M:, :], form=FORMS["chunked"])[0]
+        y = impl.transformer(impl.convert(model, x[:M, :]), x[M:, :], form=impl.linear_attention_chunked)[0]
         o = xp.reshape(y[:, -2 * case.m :], (case.n - M, 2, case.m))
         yield f"after {M} tokens: o", xp.moveaxis(o, -2, -3), probe.expected[..., M:, :]
 
@@ -367,8 +376,9 @@ ASSUMES = "causal; relative positions, or positions that go on; a denominator th
 ANY_PROMPT = ASSUMES.replace("causal", "prompt activations do not depend on the input")
 WITHIN = "sums and denominators the format holds exactly; φ = identity"
 
-theorem = functools.partial(Theorem, cases=MODELS, more=more_models, needs=("field", "a model"))
-CONVERSIONS = (
+theorem = functools.partial(Theorem, cases=MODELS, more=more_models, needs=("field", "a model"), group="ICLCA")
+ORDER = 2
+THEOREMS = (
     theorem(
         "iclca",
         "The converted model, on the input alone, puts out what the model puts out on prompt and input.",

@@ -11,30 +11,15 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...arrays import Array
 from ...attention.feature_maps import feature_map
-from ...attention.linear_attention import (
-    linear_attention,
-    linear_attention_chunked,
-    linear_attention_quadratic,
-    linear_attention_recurrent,
-)
-from ...attention.rope import Rope, deinterleave, interleave
-from ...attention.softmax_attention import softmax_attention, softmax_attention_shifted
-from ...attention.state import State, absorb, join, no_text, remove, shift
+from ...attention.state import State, no_text
 from ...systems import Dependencies, seed_of
-from ...systems.floats import array_namespace
+from ...systems.array import array_namespace
+from ..cases import Case
+from ..implementation import Implementation
 from ..probes import exact_probe
-from ..theorem import Case, Numbers, Sides, Theorem, record
-
-# What is verified. A test that plants a bug replaces an entry.
-FORMS: dict[str, Callable[..., Any]] = {
-    "sum": linear_attention,
-    "quadratic": linear_attention_quadratic,
-    "recurrent": linear_attention_recurrent,
-    "chunked": linear_attention_chunked,
-    "softmax": softmax_attention,
-    "softmax_shifted": softmax_attention_shifted,
-}
+from ..theorem import Numbers, Sides, Theorem, record
 
 # In a quick run, systems that round see every second of these, and of all that follow.
 CASES = (
@@ -80,28 +65,40 @@ def more_cases(seed: int) -> tuple[Case, ...]:
     return (*(Case(n, 2, 3, start=700, chunk=64) for n in (63, 64, 65)), *(draw() for _ in range(40)))
 
 
-def problem(case: Case, numbers: Numbers) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-    """Arguments and options of linear_attention."""
-    phi = feature(case)
-    q, k = (numbers.draw(*heads, case.n, case.d) for heads in case.heads)
-    v = numbers.draw(*case.heads[1], case.n, case.m)
-    options: dict[str, Any] = {
-        "phi": phi,
-        "mask": case.mask,
-        "normalise": case.normalise,
-        "rope": case.rope and numbers.rope(*case.rope),
-    }
+def problem(case: Case, numbers: Numbers) -> tuple[list[Array], dict[str, Any]]:
+    """q, k, v and the options of linear_attention."""
+    heads = case.heads
+    shapes = ((*heads[0], case.n, case.d), (*heads[1], case.n, case.d), (*heads[1], case.n, case.m))
+    arrays = [numbers.draw(*shape) for shape in shapes]
+    return arrays, attention_options(case, numbers, numbers.draw)
+
+
+def attention_options(case: Case, numbers: Numbers, draw: Callable[..., Array]) -> dict[str, Any]:
+    """The options of linear_attention: kernel, mask and, if the case has one, a starting state from draw(*shape)."""
+    options = {**kernel(case, numbers), "mask": case.mask, "normalise": case.normalise}
     if case.start is not None:
-        r = features(case)
-        options["state"] = State(numbers.draw(*case.heads[1], r, case.m), numbers.draw(*case.heads[1], r), case.start)
-    return (q, k, v), options
+        lead, r = case.heads[1], features(case)
+        options["state"] = State(draw(*lead, r, case.m), draw(*lead, r), case.start)
+    return options
 
 
-def feature(case: Case) -> Any:
-    return feature_map(case.phi)
+def kernel(case: Case, numbers: Numbers) -> dict[str, Any]:
+    """φ and RoPE, as the functions of a state take them."""
+    return {"phi": feature_map(case.phi), "rope": case.rope and numbers.rope(*case.rope)}
+
+
+def linear_forms(case: Case, impl: Implementation) -> dict[str, Callable[..., Any]]:
+    """The forms of linear attention, with the chunk of the case."""
+    return {
+        "sum": impl.linear_attention,
+        "quadratic": impl.linear_attention_quadratic,
+        "recurrent": impl.linear_attention_recurrent,
+        "chunked": functools.partial(impl.linear_attention_chunked, chunk=case.chunk),
+    }
 
 
 def features(case: Case) -> int:
+    """How many features φ makes of a key."""
     return (case.d + 1) ** 2 if case.phi == "polynomial(2)" else case.d
 
 
@@ -113,31 +110,35 @@ def states(name: str, left: State, right: State) -> Sides:
     yield f"{name} position", left.position, right.position
 
 
-def part(arrays: Iterable[Any], start: int, stop: int) -> list[Any]:
+def part(arrays: Iterable[Array], start: int, stop: int) -> list[Array]:
+    """The tokens from start to stop of each array."""
     return [x[..., start:stop, :] for x in arrays]
 
 
-def tokens(*pieces: Any) -> Any:
+def tokens(*pieces: Array) -> Array:
+    """One text after another."""
     return array_namespace(pieces[0]).concat(list(pieces), axis=-2)
 
 
-def equals_sum(form: str) -> Callable[[Case, Numbers], Sides]:
-    def sides(case: Case, numbers: Numbers) -> Sides:
+def equals_sum(form: str) -> Callable[[Case, Numbers, Implementation], Sides]:
+    def sides(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
         arrays, options = problem(case, numbers)
-        want, end = FORMS["sum"](*arrays, **options)
-        o, last = FORMS[form](*arrays, **options, **({"chunk": case.chunk} if form == "chunked" else {}))
+        want, end = impl.linear_attention(*arrays, **options)
+        o, last = linear_forms(case, impl)[form](*arrays, **options)
         yield "o", o, want
         yield from states("final", last, end)
 
     return sides
 
 
-def split_invariance(case: Case, numbers: Numbers) -> Sides:
+def split_invariance(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     arrays, options = problem(case, numbers)
-    want, end = FORMS["sum"](*arrays, **options)
+    want, end = impl.linear_attention(*arrays, **options)
     for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
-        first, middle = FORMS["chunked"](*part(arrays, 0, t), **options, chunk=case.chunk)
-        rest, last = FORMS["recurrent"](*part(arrays, t, case.n), **options | {"state": middle, "mask": "causal"})
+        first, middle = impl.linear_attention_chunked(*part(arrays, 0, t), **options, chunk=case.chunk)
+        rest, last = impl.linear_attention_recurrent(
+            *part(arrays, t, case.n), **options | {"state": middle, "mask": "causal"}
+        )
         yield f"split at {t}: o", tokens(first, rest), want
         yield from states(f"split at {t}: final", last, end)
 
@@ -146,24 +147,28 @@ def softmax_options(case: Case, numbers: Numbers) -> dict[str, Any]:
     return {"mask": case.mask, "rope": case.rope and numbers.rope(case.rope[0], "before", min(case.rope[2], case.d))}
 
 
-def softmax_shifted(case: Case, numbers: Numbers) -> Sides:
+def softmax_shifted(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
-    yield "o", FORMS["softmax_shifted"](*arrays, **options)[0], FORMS["softmax"](*arrays, **options)[0]
+    yield "o", impl.softmax_attention_shifted(*arrays, **options)[0], impl.softmax_attention(*arrays, **options)[0]
 
 
-def kv_cache(case: Case, numbers: Numbers) -> Sides:
+def kv_cache(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
-    want, _ = FORMS["softmax"](*arrays, **options)
+    want, _ = impl.softmax_attention(*arrays, **options)
     for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
-        first, cache = FORMS["softmax_shifted"](*part(arrays, 0, t), **options)
-        rest, _ = FORMS["softmax_shifted"](*part(arrays, t, case.n), **options | {"cache": cache, "mask": "causal"})
+        first, cache = impl.softmax_attention_shifted(*part(arrays, 0, t), **options)
+        rest, _ = impl.softmax_attention_shifted(
+            *part(arrays, t, case.n), **options | {"cache": cache, "mask": "causal"}
+        )
         yield f"split at {t}: o", tokens(first, rest), want
 
 
-def rope_relative(case: Case, numbers: Numbers) -> Sides:
+def rope_relative(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     x, y = numbers.draw(case.n, case.d), numbers.draw(case.n, case.d)
     xp = array_namespace(x)
-    R = numbers.rope(case.rope[0], "after", case.rope[2])  # type: ignore[index]
+    assert case.rope
+    drawn = numbers.rope(case.rope[0], "after", case.rope[2])
+    R = impl.rope(drawn.table, drawn.layout)
     a, b = numbers.integers(-50, 1100, case.n), numbers.integers(-50, 1100, case.n)
     yield "R_b R_a x", R(R(x, a), b), R(x, [i + j for i, j in zip(a, b, strict=True)])
     yield "R_-a R_a x", R(R(x, a), [-i for i in a]), x
@@ -171,93 +176,93 @@ def rope_relative(case: Case, numbers: Numbers) -> Sides:
     yield "(R_a x)·(R_b y)", turned, xp.sum(x * R(y, [j - i for i, j in zip(a, b, strict=True)]), axis=-1)
 
 
-def rope_layouts(case: Case, numbers: Numbers) -> Sides:
+def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     x, at = numbers.draw(case.n, case.d), numbers.integers(-50, 1100, case.n)
-    half = numbers.rope("half", "after", case.rope[2])  # type: ignore[index]
-    pairs = case.rope[2] // 2  # type: ignore[index]
-    P = interleave(x, pairs=pairs)
-    yield "P R x", interleave(half(x, at), pairs=pairs), Rope(half.table, "interleaved")(P, at)
-    yield "P⁻¹ P x", deinterleave(P, pairs=pairs), x
+    assert case.rope
+    table, pairs = numbers.rope("half", "after", case.rope[2]).table, case.rope[2] // 2
+    P = impl.interleave(x, pairs=pairs)
+    half, interleaved = impl.rope(table, "half"), impl.rope(table, "interleaved")
+    yield "P R x", impl.interleave(half(x, at), pairs=pairs), interleaved(P, at)
+    yield "P⁻¹ P x", impl.deinterleave(P, pairs=pairs), x
 
 
-def state_monoid(case: Case, numbers: Numbers) -> Sides:
-    rope, phi, r = case.rope and numbers.rope(*case.rope), feature(case), features(case)
+def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    with_kernel = kernel(case, numbers)
     lengths = (case.n, 1, 2)
     k, v = (numbers.draw(*case.heads[1], sum(lengths), width) for width in (case.d, case.m))
-    empty = no_text(v, r, case.m, lead=case.heads[1])
+    empty = no_text(v, features(case), case.m, lead=case.heads[1])
     ends = [sum(lengths[:i]) for i in range(4)]
     texts = [part((k, v), i, j) for i, j in itertools.pairwise(ends)]
-    a, b, c = (absorb(empty, *text, phi=phi, rope=rope) for text in texts)
+    a, b, c = (impl.absorb(empty, *text, **with_kernel) for text in texts)
 
     def then(x: State, y: State) -> State:
-        return join(x, y, rope=rope, phi=phi)
+        joined: State = impl.join(x, y, **with_kernel)
+        return joined
 
     yield from states("a(bc)", then(a, then(b, c)), then(then(a, b), c))
-    yield from states("abc", then(then(a, b), c), absorb(empty, k, v, phi=phi, rope=rope))
+    yield from states("abc", then(then(a, b), c), impl.absorb(empty, k, v, **with_kernel))
     yield from states("a after no text", then(empty, a), a)
     yield from states("a before no text", then(a, empty), a)
-    yield from states("ab without b", remove(then(a, b), b, rope=rope, phi=phi), a)
+    yield from states("ab without b", impl.remove(then(a, b), b, **with_kernel), a)
 
 
-def shifted_state(case: Case, numbers: Numbers) -> Sides:
+def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     arrays, options = problem(case, numbers)
-    want, _ = FORMS["sum"](*arrays, **options)
+    want, _ = impl.linear_attention(*arrays, **options)
     M, start = case.n // 2, options.pop("state", None)
     prompt, text = part(arrays, 0, M), part(arrays, M, case.n)
     empty = no_text(arrays[2], features(case), case.m, lead=case.heads[1])
-    past = absorb(start or empty, *prompt[1:], phi=options["phi"], rope=options["rope"])
+    with_kernel = {"phi": options["phi"], "rope": options["rope"]}
+    past = impl.absorb(start or empty, *prompt[1:], **with_kernel)
     for by in (-past.position, 5):
-        moved = shift(past, by, rope=options["rope"], phi=options["phi"])
-        o, last = FORMS["recurrent"](*text, **options, state=moved)
+        moved = impl.shift(past, by, **with_kernel)
+        o, last = impl.linear_attention_recurrent(*text, **options, state=moved)
         yield f"shifted by {by}: o", o, want[..., M:, :]
         yield f"shifted by {by}: position", last.position, past.position + by + case.n - M
 
 
-def causality(case: Case, numbers: Numbers) -> Sides:
+def causality(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     deps: Dependencies = numbers.system
     widths = zip((*case.heads, case.heads[1]), (case.d, case.d, case.m), strict=True)
     arrays = [deps.tokens((*heads, case.n, width)) for heads, width in widths]
-    options: dict[str, Any] = {"phi": feature(case), "mask": case.mask, "normalise": case.normalise}
-    options["rope"] = case.rope and numbers.rope(*case.rope)
-    if case.start is not None:  # a past that depends on no token of this text
-        r = features(case)
-        options["state"] = State(deps.ones((*case.heads[1], r, case.m)), deps.ones((*case.heads[1], r)), case.start)
+    options = attention_options(case, numbers, lambda *shape: deps.ones(shape))  # a past that depends on no token
     P = {"full": case.n, "causal": 0}.get(str(case.mask), case.mask)
     each = deps.tokens((case.n, case.m))
     seen = tokens(each[:0, :], *(deps.sum(each[: max(t + 1, int(P)), :], axis=0)[None, :] for t in range(case.n)))
-    for name in ("sum", "quadratic", "recurrent", "chunked"):
-        o, _ = FORMS[name](*arrays, **options, **({"chunk": case.chunk} if name == "chunked" else {}))
+    for name, form in linear_forms(case, impl).items():
+        o, _ = form(*arrays, **options)
         yield f"{name}: o", o, deps.broadcast_to(seen, o.shape)
-    for name in ("softmax", "softmax_shifted"):
-        o, _ = FORMS[name](*arrays, **softmax_options(case, numbers))
+    softmax = {"softmax": impl.softmax_attention, "softmax_shifted": impl.softmax_attention_shifted}
+    for name, form in softmax.items():
+        o, _ = form(*arrays, **softmax_options(case, numbers))
         yield f"{name}: o", o, deps.broadcast_to(seen, o.shape)
 
 
-def exact_probes(case: Case, numbers: Numbers) -> Sides:
-    shape = {
-        "n": case.n,
-        "r": case.d,
-        "m": case.m,
-        "mask": case.mask,
-        "normalise": case.normalise,
-        "start": case.start is not None,
-    }
-    probe = exact_probe(numbers.system, **shape, layout=case.rope and case.rope[0], seed=numbers.seed)  # type: ignore[arg-type]
+def exact_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    probe = exact_probe(
+        numbers.system,
+        n=case.n,
+        r=case.d,
+        m=case.m,
+        seed=numbers.seed,
+        mask=case.mask,
+        normalise=case.normalise,
+        layout=case.rope[0] if case.rope else None,
+        start=case.start is not None,
+    )
     record(numbers.digest, probe.q, probe.k, probe.v)
-    for name in ("sum", "quadratic", "recurrent", "chunked"):
-        o, state = FORMS[name](
-            probe.q, probe.k, probe.v, **probe.options, **({"chunk": case.chunk} if name == "chunked" else {})
-        )
+    for name, form in linear_forms(case, impl).items():
+        o, state = form(probe.q, probe.k, probe.v, **probe.options)
         yield f"{name}: o", o, probe.expected
         yield from states(f"{name}:", state, probe.expected_state)
 
 
 ANY_FIELD = "a field; denominators ≠ 0"
-SOFTMAX, ROTATION, STATE = ("real", "softmax attention"), ("ring", "a rotation"), ("ring", "a state")
 KATHAROPOULOS = "Katharopoulos et al. 2020; with starting state and masks, our derivation"
 
 
 def splits(case: Case) -> bool:
+    """Can the text be read in two passes?"""
     return case.mask != "full"
 
 
@@ -270,8 +275,11 @@ def moves(case: Case) -> bool:
     return case.rope is None or case.rope[1] == "after" or case.phi == "identity"
 
 
-identity = functools.partial(Theorem, cases=CASES, more=more_cases)
-IDENTITIES = (
+identity = functools.partial(Theorem, cases=CASES, more=more_cases, group="attention")
+softmax_identity = functools.partial(identity, needs=("real", "softmax attention"), group="softmax")
+rotation = functools.partial(identity, needs=("ring", "a rotation"), phi=False, group="RoPE")
+ORDER = 1
+THEOREMS = (
     identity(
         "quadratic_eq_sum",
         "Masked scores give the output and state of the definition.",
@@ -301,42 +309,36 @@ IDENTITIES = (
         split_invariance,
         splits,
     ),
-    identity(
+    softmax_identity(
         "softmax_shifted_eq_sum",
         "Subtracting the largest visible score changes nothing.",
         "a real, ordered system",
         "folklore",
         softmax_shifted,
-        needs=SOFTMAX,
     ),
-    identity(
+    softmax_identity(
         "kv_cache",
         "Softmax attention continued from its KV cache gives what one pass gives.",
         "a real, ordered system; causal, or split after the prefix",
         "folklore",
         kv_cache,
         splits,
-        needs=SOFTMAX,
     ),
-    identity(
+    rotation(
         "rope_relative",
         "R_b R_a = R_{a+b}, R_{-a} undoes R_a, and (R_a x)·(R_b y) depends on b − a only.",
         "a ring; c² + s² = 1",
         "Su et al. 2021 (RoFormer)",
         rope_relative,
         turns,
-        needs=ROTATION,
-        phi=False,
     ),
-    identity(
+    rotation(
         "rope_layouts",
         "One permutation carries the half layout into the interleaved one.",
         "a ring",
         "our derivation",
         rope_layouts,
         turns,
-        needs=ROTATION,
-        phi=False,
     ),
     identity(
         "state_monoid",
@@ -345,7 +347,7 @@ IDENTITIES = (
         "our derivation",
         state_monoid,
         moves,
-        needs=STATE,
+        needs=("ring", "a state"),
     ),
     identity(
         "shift",

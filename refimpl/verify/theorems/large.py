@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
-from ..theorem import ModelCase, Numbers, Sides, Theorem
-from .iclca import ASSUMES, CHEN, CONVERSION, Problem
-from .identities import FORMS
+from ..cases import ModelCase
+from ..implementation import Implementation
+from ..theorem import Numbers, Sides, Theorem
+from .iclca import ASSUMES, CHEN, Problem
 
-P = (
-    2**21 - 9
-)  # a matrix product needs one product of floats; one draw in eleven or so should have a zero denominator, to be drawn again
+# A matrix product modulo P is one product of floats. One draw in eleven or so has a zero
+# denominator, and is drawn again.
+P = 2**21 - 9
 
 
 def shape(*, layers: int = 12, heads: int = 12, width: int = 768, prompt: int = 1024, text: int = 64) -> ModelCase:
@@ -37,14 +38,14 @@ def shape(*, layers: int = 12, heads: int = 12, width: int = 768, prompt: int = 
     )
 
 
-def two_sides(case: ModelCase, numbers: Numbers) -> Sides:
+def two_sides(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
     """By forms that share no formula; the time of each goes into the notes."""
-    problem, clock = Problem.of(case, numbers), [time.perf_counter()]
-    want = problem.prompted(case, form=FORMS["quadratic"])
+    problem, clock = Problem.of(case, numbers, impl), [time.perf_counter()]
+    want = problem.prompted(form=impl.linear_attention_quadratic)
     clock.append(time.perf_counter())
-    converted = CONVERSION["convert"](problem.model, problem.prompt, form=FORMS["chunked"])
+    converted = impl.convert(problem.model, problem.prompt, form=impl.linear_attention_chunked)
     clock.append(time.perf_counter())
-    got, _ = CONVERSION["model"](converted, problem.text, form=FORMS["recurrent"])
+    got, _ = impl.transformer(converted, problem.text, form=impl.linear_attention_recurrent)
     clock.append(time.perf_counter())
     prompted, convert, read = (after - before for before, after in pairwise(clock))
     numbers.notes = f"; prompted {prompted:.1f} s, convert {convert:.1f} s, converted {read:.1f} s"
@@ -62,4 +63,7 @@ GPT2_SMALL = Theorem(
     more=lambda seed: (shape(),),
     certified=False,
     only=f"GF({P})",
+    group="ICLCA",
 )
+ORDER = 3
+THEOREMS = (GPT2_SMALL,)

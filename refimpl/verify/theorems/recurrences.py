@@ -7,27 +7,19 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
 from typing import Any
 
-from ...model.recurrence import recurrence, recurrence_sum, wkv4, wkv4_sum
+from ...arrays import Array
 from ...model.rwkv import Rwkv
-from ...model.transformer import Model, transformer
+from ...model.transformer import Model
 from ...systems import seed_of
-from ..theorem import Numbers, RecurrentCase, Sides, Theorem
+from ..cases import RecurrentCase
+from ..implementation import Implementation
+from ..theorem import Numbers, Sides, Theorem
 from .identities import part, tokens
 
-# What is verified. A test that plants a bug replaces an entry.
-FORMS: dict[str, Callable[..., Any]] = {
-    "recurrent": recurrence,
-    "sum": recurrence_sum,
-    "wkv4": wkv4,
-    "wkv4_sum": wkv4_sum,
-    "model": transformer,
-}
 
-
-def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Array], dict[str, Array], dict[str, Array]]:
     """Of a recurrence: its arguments, and its options without and with tokens."""
     n, d, m = case.M + case.n, case.d, case.m
     arrays = [numbers.draw(*case.heads, n, width) for width in (d, d, d, m)]
@@ -39,22 +31,22 @@ def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Any], dict[str,
     return arrays, options, {name: numbers.draw(*case.heads, n, d) for name in ("a", "b") if case.turned}
 
 
-def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers) -> Sides:
+def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
     arrays, options, turned = problem(case, numbers)
-    (o, S), (want, end) = (FORMS[form](*arrays, **options, **turned) for form in ("recurrent", "sum"))
+    (o, S), (want, end) = (form(*arrays, **options, **turned) for form in (impl.recurrence, impl.recurrence_sum))
     yield "o", o, want
     yield "S", S, end
 
 
-def recurrence_split(case: RecurrentCase, numbers: Numbers) -> Sides:
+def recurrence_split(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
     """Wherever a text is cut in two."""
     arrays, options, turned = problem(case, numbers)
     N = case.M + case.n
-    want, end = FORMS["sum"](*arrays, **options, **turned)
+    want, end = impl.recurrence_sum(*arrays, **options, **turned)
 
     def read(start: int, stop: int, **past: Any) -> Any:
         rank_one = dict(zip(turned, part(turned.values(), start, stop), strict=True))
-        return FORMS["recurrent"](*part(arrays, start, stop), **options | past, **rank_one)
+        return impl.recurrence(*part(arrays, start, stop), **options | past, **rank_one)
 
     for t in range(N + 1):
         first, middle = read(0, t)
@@ -63,17 +55,17 @@ def recurrence_split(case: RecurrentCase, numbers: Numbers) -> Sides:
         yield f"split at {t}: S", last, end
 
 
-def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers) -> Sides:
+def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
     w, u = numbers.draw(case.d), numbers.draw(case.d)
     k, v = (numbers.draw(*case.heads, case.M + case.n, case.d) for _ in range(2))
     state = tuple(numbers.draw(*case.heads, case.d) for _ in range(3)) if case.start else None
     if state:  # a denominator is a sum of exponentials
         num, den, exponent = state
         state = num, den * den, exponent
-    want, end = FORMS["wkv4_sum"](w, u, k, v, state=state)
-    o, after = FORMS["wkv4"](w, u, k, v, state=state)
-    _, middle = FORMS["wkv4"](w, u, k[..., : case.M, :], v[..., : case.M, :], state=state)
-    text, last = FORMS["wkv4"](w, u, k[..., case.M :, :], v[..., case.M :, :], state=middle)
+    want, end = impl.wkv4_sum(w, u, k, v, state=state)
+    o, after = impl.wkv4(w, u, k, v, state=state)
+    _, middle = impl.wkv4(w, u, k[..., : case.M, :], v[..., : case.M, :], state=state)
+    text, last = impl.wkv4(w, u, k[..., case.M :, :], v[..., case.M :, :], state=middle)
     yield "o", o, want
     yield "o after a prompt", text, want[..., case.M :, :]
     for i, name in enumerate(("num", "den", "exponent")):
@@ -81,7 +73,7 @@ def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers) -> Sides:
         yield f"{name} after a prompt", last[i][..., None, :], end[i][..., None, :]
 
 
-def rwkv_state(case: RecurrentCase, numbers: Numbers) -> Sides:
+def rwkv_state(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
     heads = case.heads[0] if case.heads else 1
     config = Rwkv(
         case.version,
@@ -96,9 +88,9 @@ def rwkv_state(case: RecurrentCase, numbers: Numbers) -> Sides:
     N = case.M + case.n
     text: Any = numbers.integers(0, case.vocabulary - 1, N) if case.vocabulary else numbers.draw(N, config.width)
     model = Model(config, weights)
-    want, end = FORMS["model"](model, text, form="sum")
-    _, states = FORMS["model"](model, text[: case.M])
-    o, last = FORMS["model"](model.carrying(states), text[case.M :])
+    want, end = impl.transformer(model, text, form="sum")
+    _, states = impl.transformer(model, text[: case.M])
+    o, last = impl.transformer(model.carrying(states), text[case.M :])
     yield "output", o, want[case.M :, :]
     for i, (a, b) in enumerate(zip(last, end, strict=True)):
         for name in b.parts:
@@ -157,8 +149,9 @@ def model(case: RecurrentCase) -> bool:
 
 
 OURS = "the statement; the sum, which is the definition"
-theorem = functools.partial(Theorem, phi=False)
-RECURRENCES = (
+theorem = functools.partial(Theorem, phi=False, group="recurrences")
+ORDER = 7
+THEOREMS = (
     theorem(
         "recurrence_eq_sum",
         "S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read after or before the write, is an explicit sum.",

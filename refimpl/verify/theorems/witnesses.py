@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ...attention.linear_attention import linear_attention
-from ...attention.state import State, join, shift
+from ...attention.state import State
 from ...errors import choose
 from ...model.attention_layers import Config, Rotary
-from ...model.transformer import Model
-from ...model.attention_layers import keys_values
-from ...prompt.conversion import convert, unconvert
+from ...model.transformer import Model, keys_values
 from ...systems import QQ, Degrees
-from ...systems.floats import array_namespace
-from ..theorem import Case, Different, Numbers, Sides, Theorem
+from ...systems.array import array_namespace
+from ..cases import Case
+from ..implementation import REFIMPL, Implementation
+from ..theorem import Different, Numbers, Sides, Theorem
 from .identities import tokens as then
 
 
@@ -68,7 +67,7 @@ def biases(model: Model) -> Any:
     return array_namespace(model.like).stack([b.S[0, :, 0] for b in model.biases or ()], axis=0)
 
 
-def needs_causality(case: Case, numbers: Numbers, *, mask: str = "full") -> Sides:
+def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "full") -> Sides:
     """If prompt tokens see the input, it is in their y, and so in the Σ y² that is to be the bias of layer 2."""
     one, two = (adder(numbers.system, layers) for layers in (1, 2))
     prompt, x, other = (text(numbers.system, *xs) for xs in ((1, 1), (1,), (2,)))
@@ -79,20 +78,28 @@ def needs_causality(case: Case, numbers: Numbers, *, mask: str = "full") -> Side
         k, v = keys_values(two, 1, one(then(prompt, x), mask=mask)[:2, :])
         return numbers.system.sum(k * v, axis=-2)
 
-    yield "y, one layer, full mask", sums(convert(one, prompt, mask=mask), x, mask=mask), sums(one, whole, mask=mask)
-    yield "y, z, two layers, causal", sums(convert(two, prompt), x), sums(two, whole)
-    yield "y, z, two layers, prefix mask", sums(convert(two, prompt, mask="full"), x), sums(two, whole, mask=2)
+    yield (
+        "y, one layer, full mask",
+        sums(impl.convert(one, prompt, mask=mask), x, mask=mask),
+        sums(one, whole, mask=mask),
+    )
+    yield "y, z, two layers, causal", sums(impl.convert(two, prompt), x), sums(two, whole)
+    yield "y, z, two layers, prefix mask", sums(impl.convert(two, prompt, mask="full"), x), sums(two, whole, mask=2)
     yield Different(
-        "y, z, two layers, full mask", sums(convert(two, prompt, mask=mask), x, mask=mask), sums(two, whole, mask=mask)
+        "y, z, two layers, full mask",
+        sums(impl.convert(two, prompt, mask=mask), x, mask=mask),
+        sums(two, whole, mask=mask),
     )
     yield Different("the bias that layer 2 needs for inputs 1 and 2", needed(x), needed(other))
 
 
-def needs_relative_positions(case: Case, numbers: Numbers, *, positions: Sequence[int] = (0, 1, 2)) -> Sides:
+def needs_relative_positions(
+    case: Case, numbers: Numbers, impl: Implementation, *, positions: Sequence[int] = (0, 1, 2)
+) -> Sides:
     """Positions p are added to tokens: y = Σ (x + p). Read from 0 again every token is another, and two are further off than one."""
     model = adder(numbers.system, 1, positions=positions)
     prompt, x = text(numbers.system, 5), text(numbers.system, 0, 0)
-    on = convert(model, prompt, restart=False)
+    on = impl.convert(model, prompt, restart=False)
     again = replace(on, biases=tuple(replace(b, position=0) for b in on.biases or ()))
 
     alone = [sums(model, x[:n, :]) for n in (1, 2)]
@@ -112,7 +119,7 @@ def squared(features: Any) -> Any:
     return additive(features) ** 2
 
 
-def needs_separation(case: Case, numbers: Numbers, *, D: Callable[[Any], Any] = squared) -> Sides:
+def needs_separation(case: Case, numbers: Numbers, impl: Implementation, *, D: Callable[[Any], Any] = squared) -> Sides:
     """o = Σ φ(k) v / D, where b_D is to stand for D([A;B]) − D([B]), for the prompt A and every input B. Here v = φ(k)."""
     xp = numbers.system
     A, B, C = (xp.convert([x]) for x in (1, 1, 2))
@@ -130,7 +137,9 @@ def needs_separation(case: Case, numbers: Numbers, *, D: Callable[[Any], Any] = 
     )
 
 
-def no_change_of_weights(case: Case, numbers: Numbers, *, prompt: Sequence[Sequence[int]] = ((1, 2),)) -> Sides:
+def no_change_of_weights(
+    case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 2),)
+) -> Sides:
     """At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2. But after a prompt X' there is W_KᵀX'ᵀX'W_V; here W_Q = W_K = W_V = 1.
 
     That X = 0 asks nothing of the state is no way out: as a function of the input, o has degree 3 whatever the weights,
@@ -145,10 +154,10 @@ def no_change_of_weights(case: Case, numbers: Numbers, *, prompt: Sequence[Seque
         return kv(X @ W_1, X @ W_2)
 
     def reweighted(x: Any) -> Any:
-        return linear_attention(x @ W_0, x @ W_1, x @ W_2, normalise=False)[0]
+        return impl.linear_attention(x @ W_0, x @ W_1, x @ W_2, normalise=False)[0]
 
     def prompted(x: Any) -> Any:
-        return linear_attention(x, x, x, normalise=False, state=State(past, None))[0]
+        return impl.linear_attention(x, x, x, normalise=False, state=State(past, None))[0]
 
     yield (
         "at X = 0, entries of W_1ᵀXᵀXW_2 that are not 0 as polynomials in W_1, W_2",
@@ -171,7 +180,9 @@ def not_zero(f: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
     return int(np.sum(degrees.numerator(f(*map(degrees.variables, shapes))) > -math.inf))
 
 
-def no_projection_biases(case: Case, numbers: Numbers, *, prompt: Sequence[Sequence[int]] = ((1, 0), (0, 1))) -> Sides:
+def no_projection_biases(
+    case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 0), (0, 1))
+) -> Sides:
     """With k = W_Kᵀx + b_K and v = W_Vᵀx + b_V, n tokens x = 0 leave A(n) = n b_K b_Vᵀ in the state.
 
     B(n), which is needed, is what the prompt left, whatever n. A(n) = B(n) would make B(2) = 2 B(1), and det B(1) = 0.
@@ -197,7 +208,7 @@ def no_projection_biases(case: Case, numbers: Numbers, *, prompt: Sequence[Seque
     yield Different("det B(1)", det(B(1)), xp.convert(0))
 
 
-def joining_biases(case: Case, numbers: Numbers, *, rope: bool = True, layers: int = 2) -> Sides:
+def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: bool = True, layers: int = 2) -> Sides:
     """b_1 of P1 and b_2 of P2, each from the bare model, beside the biases of P1 P2, in layer 1 and in layer 2.
 
     Alone, the y of P2 are (1, 1) and those of P3 are (−1, 1), with the same Σ y²; after P1 they are (3, 3) and (1, 3).
@@ -206,23 +217,23 @@ def joining_biases(case: Case, numbers: Numbers, *, rope: bool = True, layers: i
     P1, P2, P3 = (text(system, *xs) for xs in ((1, 1), (1, 0), (-1, 2)))
     plain, turned = adder(system, layers), adder(system, layers, rope=rope)
 
-    b_1, b_2, b_3, b_12, b_13 = (biases(convert(plain, P)) for P in (P1, P2, P3, then(P1, P2), then(P1, P3)))
+    b_1, b_2, b_3, b_12, b_13 = (biases(impl.convert(plain, P)) for P in (P1, P2, P3, then(P1, P2), then(P1, P3)))
     yield "layer 1: b_1 + b_2", b_1[0] + b_2[0], b_12[0]
     yield "two layers: P2 and P3", b_2, b_3
     yield Different("two layers: P1 P2 and P1 P3", b_12, b_13)
 
-    parts = [convert(turned, P) for P in (P1, P2)]
+    parts = [impl.convert(turned, P) for P in (P1, P2)]
     pairs = zip(*(part.states for part in parts), strict=True)
-    joined = [shift(join(a, b, rope=turned.rope, origin=-2), -2, rope=turned.rope) for a, b in pairs]  # type: ignore[arg-type]
+    joined = [impl.shift(impl.join(a, b, rope=turned.rope, origin=-2), -2, rope=turned.rope) for a, b in pairs]  # type: ignore[arg-type]
     b_1, b_2, b_12, b_R = (
-        biases(model) for model in (*parts, convert(turned, then(P1, P2)), replace(turned, biases=tuple(joined)))
+        biases(model) for model in (*parts, impl.convert(turned, then(P1, P2)), replace(turned, biases=tuple(joined)))
     )
     yield "layer 1, RoPE: R_{-2} b_1 + b_2", b_R[0], b_12[0]
     yield Different("layer 1, RoPE: b_1 + b_2", b_1[0] + b_2[0], b_12[0])
     yield Different("layer 2, RoPE: R_{-2} b_1 + b_2", b_R[-1], b_12[-1])
 
 
-def lifo_only(case: Case, numbers: Numbers, *, layers: int = 2) -> Sides:
+def lifo_only(case: Case, numbers: Numbers, impl: Implementation, *, layers: int = 2) -> Sides:
     """P1 cannot be taken out from under P2, which was read with P1 in sight.
 
     After P1, the y of P2 are (2, 3) and those of P3 are (−2, 3), with the same Σ y²; alone they are (1, 2) and (−3, 2).
@@ -230,11 +241,13 @@ def lifo_only(case: Case, numbers: Numbers, *, layers: int = 2) -> Sides:
     system = numbers.system
     P1, P2, P3 = (text(system, *xs) for xs in ((1, 0), (1, 1), (-3, 5)))
     model = adder(system, layers)
-    first = convert(model, P1)
-    both = convert(first, P2)
-    b_1, b_2, b_3, b_12, b_13 = map(biases, (first, convert(model, P2), convert(model, P3), both, convert(first, P3)))
-    without = biases(unconvert(both, P1))
-    yield "P1 P2 less P2, and P1", biases(unconvert(both, P2)), b_1
+    first = impl.convert(model, P1)
+    both = impl.convert(first, P2)
+    b_1, b_2, b_3, b_12, b_13 = map(
+        biases, (first, impl.convert(model, P2), impl.convert(model, P3), both, impl.convert(first, P3))
+    )
+    without = biases(impl.unconvert(both, P1))
+    yield "P1 P2 less P2, and P1", biases(impl.unconvert(both, P2)), b_1
     yield "P1 P2 less P1, and P2, in layer 1", without[0], b_2[0]
     yield Different("P1 P2 less P1, and P2", without, b_2)
     yield Different("their biases subtracted, and P2", b_12 - b_1, b_2)
@@ -253,6 +266,7 @@ def witness(sides: Callable[..., Sides], statement: str, assumes: str, source: s
         "phi": False,
         "cases": CASES,
         "beyond": 7,
+        "group": "witnesses",
     }
     return Theorem(
         sides.__name__, statement, f"{assumes}; characteristic 0 or > 7", source, sides, ours=ours, **options
@@ -261,7 +275,8 @@ def witness(sides: Callable[..., Sides], statement: str, assumes: str, source: s
 
 ADDER, SINGLE = "layers that add, without denominators", "one layer, φ = identity, no denominators, no positions"
 ASSUMPTION, OURS = "Chen et al. 2024, an assumption of Theorem 4.5, as read in notes on it", "our derivation"
-WITNESSES = (
+ORDER = 4
+THEOREMS = (
     witness(
         needs_causality,
         "If prompt tokens see the input, there may be no constant biases for a prompt, from two layers on.",
@@ -317,14 +332,16 @@ WITNESSES = (
 def show(*names: str) -> str:
     """The statements of witnesses, by default of all, and under each its numbers in ℚ."""
     for name in names:
-        choose("show", "names", name, [w.name for w in WITNESSES])
-    chosen = [w for w in WITNESSES if w.name in names or not names]
+        choose("show", "names", name, [w.name for w in THEOREMS])
+    chosen = [w for w in THEOREMS if w.name in names or not names]
     return "\n".join(
-        line for w in chosen for line in (f"{w.name}: {w.statement}", *map(written, w.sides(CASES[0], Numbers(QQ, 0))))
+        line
+        for w in chosen
+        for line in (f"{w.name}: {w.statement}", *map(equation, w.sides(CASES[0], Numbers(QQ, 0), REFIMPL)))
     )
 
 
-def written(pair: tuple[str, Any, Any]) -> str:
+def equation(pair: tuple[str, Any, Any]) -> str:
     """A line for two sides, with the sign that is found, not the one that is claimed."""
 
     def entries(x: Any) -> str:

@@ -1,0 +1,462 @@
+"""The ways of checking an identity. Each says how two sides are compared, and what their agreement is worth.
+
+>>> print(table())
+equality   exact systems         equal at these instances; in GF(p), at all values of these shapes, but for a probability
+witness    exact systems         what is said to differ does differ
+enclosure  balls                 the difference contains 0 and is at most 2ρ, at these instances
+bound      mpmath, wide floats   no further apart than rounding allows, at these instances
+probe      floats of any width   equal where no operation rounds
+oracle     floats of any width   rounds no worse than twice the other side
+sampled    float64               the mean of independent draws is within 6 standard errors of the formula
+structure  dependencies          all values at these shapes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array
+from ..errors import NotDefined
+from ..systems import MP, Dependencies, Float, Rounded, RunningError, System, SystemArray, fractions
+from ..systems.array import host, plain
+from ..systems.balls import Balls
+from ..systems.floats import dtype_name
+from ..systems.multiprecision import Multiprecision
+from ..systems.rational import Rational
+from ..systems.rounded import FORMATS
+from .bounds import judge, judge_errors, unit_roundoff
+from .implementation import Implementation
+from .theorem import Different, Numbers, Theorem, record
+
+ORACLE = 40  # digits
+MANY = 20  # instances over which luck evens out
+FAR = 6  # standard errors: for a normal mean, luck goes so far once in 5·10⁸
+Pair = tuple[str, Any, Any]  # a name and two sides
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the comparison of two sides found.
+
+    failure        what is wrong, in words; empty if nothing is
+    ratio          the largest error as a multiple of its bound, or of the standard error
+    error, bound   that error, and its bound
+    rows, vacuous  how many rows have a bound, and how many of the bounds say nothing
+    squares        of both sides: Σ (x − truth)², relative to the largest entry
+    draws          how many draws the mean is of
+    """
+
+    name: str
+    failure: str = ""
+    ratio: float = 0.0
+    error: float = 0.0
+    bound: float = 0.0
+    rows: int = 0
+    vacuous: int = 0
+    squares: tuple[float, float] = (0.0, 0.0)
+    draws: int = 0
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One case with one draw of its numbers, and the findings on all its pairs of sides.
+
+    failure    what is wrong with the instance itself, e.g. the exception that a side raised
+    undrawn    why there is no instance: every draw had a zero denominator
+    chance     the probability, at most, with which a false identity would have passed
+    """
+
+    case: str
+    findings: tuple[Finding, ...] = ()
+    failure: str = ""
+    undrawn: str = ""
+    redraws: int = 0
+    chance: Fraction | None = None
+    degree: int | None = None
+    inputs: bytes = b""
+    outputs: bytes = b""
+    notes: str = ""
+
+    @property
+    def wrong(self) -> str:
+        return next((f.failure for f in self.findings if f.failure), self.failure)
+
+    @property
+    def counts(self) -> bool:
+        """Was it run, and is some bound not vacuous?"""
+        rows, vacuous = (sum(getattr(f, name) for f in self.findings) for name in ("rows", "vacuous"))
+        return bool(self.findings) and (not rows or rows > vacuous)
+
+
+class Verdict(NamedTuple):
+    """A verdict, its evidence in words, and where the agreement is weakest."""
+
+    verdict: str
+    evidence: str
+    error: float = 0.0
+    bound: float = 0.0
+    worst: str = ""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """All instances of a check, in the order in which they ran; it stops at the first that is wrong."""
+
+    instances: tuple[Instance, ...]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [f for i in self.instances for f in i.findings]
+
+    @property
+    def count(self) -> int:
+        return sum(i.counts for i in self.instances)
+
+    @property
+    def redraws(self) -> int:
+        return sum(i.redraws for i in self.instances)
+
+    @property
+    def least_certain(self) -> Instance | None:
+        """The instance at whose shape an agreement modulo p is worth least."""
+        return max((i for i in self.instances if i.chance is not None), key=lambda i: i.chance or 0, default=None)
+
+    @property
+    def vacuous(self) -> str:
+        rows, vacuous = (sum(getattr(f, name) for f in self.findings) for name in ("rows", "vacuous"))
+        return f"; {vacuous} of {rows} rows vacuous" if vacuous else ""
+
+    def largest(self, field: str) -> tuple[Finding, str]:
+        """The finding in which a number is largest, and where that is; nowhere if it is 0."""
+        pairs = ((f, f"{f.name} at {i.case}") for i in self.instances for f in i.findings)
+        finding, where = max(pairs, key=lambda pair: getattr(pair[0], field))
+        return finding, where if getattr(finding, field) else ""
+
+    def digest(self, field: str) -> str:
+        return hashlib.sha256(b"".join(getattr(i, field) for i in self.instances)).hexdigest()[:16]
+
+
+class Way:
+    """A way of checking.
+
+    systems            where it is used
+    says               what an agreement says
+    theorem_elsewhere  why a theorem that is checked in this way alone is not checked in other systems
+    other_theorems     why a system that is checked in this way does not check other theorems
+    redraws            may a zero denominator be a matter of luck, so that the numbers are drawn again?
+    sparse             does a quick run take every second case? Twice as many shapes say little
+                       more where numbers are rounded.
+    """
+
+    name: str
+    systems: str
+    says: str
+    theorem_elsewhere = ""
+    other_theorems = ""
+    redraws = False
+    sparse = False
+
+    def run(self, theorem: Theorem, case: Any, system: Any, seed: int, impl: Implementation) -> Instance:
+        """Draw the numbers of one instance, run both sides and compare them."""
+        numbers, outputs = Numbers(system, seed), hashlib.sha256()
+        pairs = list(theorem.sides(case, numbers, impl))
+        analysis = self.analysis(system)
+        again = pairs if analysis is None else list(theorem.sides(case, Numbers(analysis, seed, system), impl))
+        findings = []
+        for pair, same in zip(pairs, again, strict=True):
+            record(outputs, *pair[1:])
+            findings.append(self.compare(system, pair, same))
+        digests = {"inputs": numbers.digest.digest(), "outputs": outputs.digest()}
+        failure = "" if pairs else "nothing was compared"
+        return Instance(str(case), tuple(findings), failure, notes=numbers.notes, **digests)
+
+    def analysis(self, system: Any) -> System | None:
+        """A system in which the same instance is run once more, to say how large errors may be."""
+        return None
+
+    def compare(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        """Compare the two sides of a pair; `same` is the pair as the analysis has it."""
+        name, left, right = pair
+        if isinstance(left, int):
+            return Finding(name, "" if left == right else f"{name} is {left} instead of {right}")
+        if tuple(left.shape) != tuple(right.shape):
+            return Finding(name, f"{name} has shape {tuple(left.shape)} instead of {tuple(right.shape)}")
+        return self.compare_arrays(system, pair, same)
+
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        raise NotImplementedError
+
+    def verdict(self, tally: Tally) -> Verdict:
+        """The verdict on all instances, and the evidence for it."""
+        last = tally.instances[-1]
+        if last.wrong or last.undrawn:
+            return Verdict("FAIL" if last.wrong else "NOT RUN", last.wrong or last.undrawn, worst=last.case)
+        if not tally.count:
+            return Verdict("VACUOUS", "the bound is as large as the output in every row")
+        return self.agreement(tally)
+
+    def agreement(self, tally: Tally) -> Verdict:
+        """The verdict if no instance is wrong and some instance counts."""
+        raise NotImplementedError
+
+
+class Equality(Way):
+    name = "equality"
+    systems = "exact systems"
+    says = "equal at these instances; in GF(p), at all values of these shapes, but for a probability"
+    redraws = True
+
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        name, left, right = pair
+        return Finding(name, first_difference(name, left, right, np.asarray(system.unequal(left, right), dtype=bool)))
+
+    def agreement(self, tally: Tally) -> Verdict:
+        least, evidence = tally.least_certain, "equal at these instances"
+        if least and least.chance is not None and least.chance <= Fraction(1, 2):
+            evidence = "all values at these shapes, " + likelihood(least.chance)
+        return Verdict("EXACT", evidence, worst=least.case if least else "")
+
+
+class Witness(Equality):
+    name = "witness"
+    says = "what is said to differ does differ"
+    theorem_elsewhere = "a witness is a matter of exact numbers"
+
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        if not isinstance(pair, Different):
+            return super().compare_arrays(system, pair, same)
+        equal = system.equal(pair.left, pair.right)
+        return Finding(pair.name, f"{pair.name}: both sides are equal, so it shows nothing" if equal else "")
+
+    def agreement(self, tally: Tally) -> Verdict:
+        return Verdict("EXACT", "shown by a witness")
+
+
+class Enclosure(Way):
+    name = "enclosure"
+    systems = "balls"
+    says = "the difference contains 0 and is at most 2ρ, at these instances"
+    other_theorems = "balls do not say which of two numbers is larger"
+    sparse = True
+
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        name, left, right = pair
+        width = 2 * system.radius(left - right)
+        size = max((abs(float(x)) for x in system.fractions(right).ravel()), default=math.inf)
+        failure = first_difference(name, left, right, left != right)
+        return Finding(name, failure, bound=width, rows=1, vacuous=int(width >= size > 0))
+
+    def agreement(self, tally: Tally) -> Verdict:
+        finding, where = tally.largest("bound")
+        evidence = f"|difference| ≤ 2ρ = {finding.bound:.1e}{tally.vacuous}"
+        return Verdict("ENCLOSED", evidence, bound=finding.bound, worst=where)
+
+
+class Bound(Way):
+    name = "bound"
+    systems = "mpmath, wide floats"
+    says = "no further apart than rounding allows, at these instances"
+    sparse = True
+
+    def analysis(self, system: Any) -> System:
+        return RunningError("float64" if isinstance(system, Multiprecision) else dtype_name(system.dtype))
+
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        # Each step of the bound grows at least in proportion to u (but for a root of an inexact number
+        # near 0, which no theorem takes): at the precision of mpmath, 2^(53−prec) times it is a bound.
+        finer = 2.0 ** (53 - system.ctx.prec) if isinstance(system, Multiprecision) else 1.0
+        name, left, right = pair
+        bound = (same[1].planes[1] + same[2].planes[1]) * finer
+        error = np.abs(nearly(left - right) if isinstance(right, SystemArray) else nearly(left) - nearly(right))
+        if np.all(error * (1 + 2.0**-50) <= bound):  # then it is so for certain, though `error` is rounded
+            found = judge_errors(error, np.abs(nearly(right)), bound)
+        else:
+            left, right = fractions(left, name), fractions(right, name)
+            found, error = judge(left, right, bound), abs(left - right).astype(np.float64)
+        failure = first_difference(name, left, right, error > bound) if found.verdict == "EXCESS" else ""
+        worst = (float(error[found.index]), float(bound[found.index])) if found.worst else (0.0, 0.0)
+        return Finding(name, failure, found.worst, *worst, found.rows, found.vacuous)
+
+    def agreement(self, tally: Tally) -> Verdict:
+        finding, where = tally.largest("ratio")
+        if not finding.ratio:
+            return Verdict("EXACT", "no rounding error at these instances")
+        evidence = f"error/bound ≤ {finding.ratio:.2g}{tally.vacuous}"
+        return Verdict("WITHIN BOUND", evidence, finding.error, finding.bound, where)
+
+
+class Probe(Way):
+    name = "probe"
+    systems = "floats of any width"
+    says = "equal where no operation rounds"
+    theorem_elsewhere = "{} speak of float formats"
+    other_theorems = "at this precision exact_probes decide"
+
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        name, left, right = pair
+        return Finding(name, first_difference(name, left, right, fractions(left, name) != fractions(right, name)))
+
+    def agreement(self, tally: Tally) -> Verdict:
+        return Verdict("EXACT", "equal at these probes")
+
+
+class Oracle(Way):
+    """The left side may round at most twice as badly as the right. Few instances can mislead: they are measured only."""
+
+    name = "oracle"
+    systems = "floats of any width"
+    says = "rounds no worse than twice the other side"
+    theorem_elsewhere = "{} is about rounding, of which there is none or it is enclosed"
+    redraws = True
+
+    def analysis(self, system: Any) -> System:
+        return MP(ORACLE)
+
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        name, left, right = pair
+        truth = same[2].system.fractions(same[2])
+        return Finding(name, squares=(squared_error(left, truth), squared_error(right, truth)))
+
+    def agreement(self, tally: Tally) -> Verdict:
+        left, right = (math.sqrt(sum(f.squares[i] for f in tally.findings)) for i in (0, 1))
+        enough = tally.count >= MANY
+        instances = f"{tally.count} instances" + ("" if enough else ", too few to judge")
+        evidence = f"error {left:.1e} against {right:.1e} by {ORACLE} digits, in {instances}"
+        return Verdict("FAIL" if enough and left > 2 * right else "MEASURED", evidence, left, 2 * right)
+
+
+class Sampling(Way):
+    """Is the mean of independent draws as far from the formula as luck may take it? By the central limit theorem."""
+
+    name = "sampled"
+    systems = "float64"
+    says = f"the mean of independent draws is within {FAR} standard errors of the formula"
+    theorem_elsewhere = "{} is about means over draws, taken in float64"
+
+    def compare(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        name, draws, mean = pair
+        x, m = host(draws), float(host(mean))
+        error = float(np.std(x, ddof=1)) / math.sqrt(len(x))
+        # draws that are all the same, or not finite, show nothing
+        far = abs(float(np.mean(x)) - m) / error if error > 0 else math.nan
+        words = f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {far:.1f} standard errors from {m:.4g}"
+        near = far <= FAR
+        return Finding(name, "" if near else words, far if near else FAR, error / abs(m), draws=len(x))
+
+    def agreement(self, tally: Tally) -> Verdict:
+        (furthest, where), error = tally.largest("ratio"), tally.largest("error")[0].error
+        within = f"within {furthest.ratio:.1f} standard errors, of {error:.1%} at most"
+        evidence = f"means of {furthest.draws} draws each {within}; {FAR} would be FAIL"
+        return Verdict("MEASURED", evidence, error, worst=where)
+
+
+class Structure(Equality):
+    name = "structure"
+    systems = "dependencies"
+    says = "all values at these shapes"
+    theorem_elsewhere = "{} is read off dependency sets"
+    other_theorems = "dependency sets say nothing of values"
+    redraws = False
+
+    def agreement(self, tally: Tally) -> Verdict:
+        return Verdict("EXACT", self.says)
+
+
+ALL = (Equality(), Witness(), Enclosure(), Bound(), Probe(), Oracle(), Sampling(), Structure())
+WAYS: dict[str, Way] = {way.name: way for way in ALL}
+
+
+def table() -> str:
+    """Each way, its systems and what an agreement says."""
+    return "\n".join(f"{way.name:10} {way.systems:21} {way.says}" for way in ALL)
+
+
+def way_of(theorem: Theorem, system: System) -> Way | None:
+    """The way in which this theorem is checked in this system."""
+    return next((WAYS[name] for name in ways(system) if name in theorem.ways), None)
+
+
+def reason_against(theorem: Theorem, system: System) -> str:
+    """Why there is no way to check this theorem in this system."""
+    alone = WAYS[theorem.ways[0]].theorem_elsewhere if len(theorem.ways) == 1 else ""
+    return alone.format(theorem.name) or WAYS[ways(system)[0]].other_theorems
+
+
+def ways(system: System) -> tuple[str, ...]:
+    """The names of the ways that decide in a system, the one that says most first."""
+    if system.exact:
+        return ("equality", "witness")
+    if isinstance(system, Balls):
+        return ("enclosure",)
+    if isinstance(system, Dependencies):
+        return ("structure",)
+    if isinstance(system, Multiprecision):
+        return ("bound",)
+    if isinstance(system, Rounded):
+        return ("probe", "oracle")
+    if not isinstance(system, Float):
+        raise NotDefined(f"verify: {system.name} has no way of deciding equality")
+    if str(system.device).startswith("meta"):
+        raise NotDefined(f"verify: {system.name} has shapes but no values; there is nothing to compare")
+    if system.kind not in FORMATS:
+        raise NotDefined(
+            f"verify: no error bound is known for {system.name}; it must be float64, float32, float16 or bfloat16"
+        )
+    wide = unit_roundoff(system.kind) <= Fraction(1, 2**24)
+    return (*["bound"] * wide, "probe", "oracle", *["sampled"] * (system.kind == "float64"))
+
+
+def label(system: System) -> str:
+    """The system as `--system` takes it."""
+    if isinstance(system, Rational):
+        return "Q"
+    if isinstance(system, Multiprecision):
+        return f"mpmath({system.digits})"
+    if isinstance(system, Balls):
+        return f"balls({system.digits})"
+    if isinstance(system, Rounded):
+        return f"rounded({system.format})"
+    return system.name.removeprefix("numpy ")
+
+
+def likelihood(chance: Fraction) -> str:
+    if chance == 0:
+        return "without doubt"
+    return f"false with probability ≤ 2^-{(chance.denominator // chance.numerator).bit_length() - 1}"
+
+
+def squared_error(x: Array, truth: np.ndarray) -> float:
+    """Σ (x − truth)², relative to the largest entry."""
+    error, size = (np.asarray(y.astype(np.float64)) for y in (fractions(x, "verify") - truth, truth))
+    return float(np.sum((error / max(np.max(np.abs(size), initial=0), 1e-300)) ** 2))
+
+
+def first_difference(name: str, left: Any, right: Any, bad: np.ndarray) -> str:
+    """The first entry at which two sides differ, in words; nothing if there is none."""
+    if not bad.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(bad)[0])
+    a, b = (
+        ", ".join(short(p[at]) for p in x.planes) if isinstance(x, SystemArray) else float(fractions(x, name)[at])
+        for x in (left, right)
+    )
+    return f"{name}{list(at)} is {a} instead of {b}"
+
+
+def short(x: Any) -> str:
+    """A number; if it is a fraction with many digits, about how much it is."""
+    x = plain(x)
+    if isinstance(x, Fraction) and x.denominator.bit_length() > 100:
+        return f"about {x.numerator / x.denominator:.6g}"
+    return str(x)
+
+
+def nearly(x: Any) -> np.ndarray:
+    """In float64, right to a unit in the last place."""
+    return np.asarray((x.planes[0] if isinstance(x, SystemArray) else host(x)).astype(np.float64))
