@@ -13,12 +13,11 @@ from scipy.stats import t as student
 
 from refimpl import Config, Float, Rotary, convert, random_model
 from refimpl.attention.random_features import KINDS as RANDOM
-from refimpl.files.checkpoint import memory
+from refimpl.files.disk import replacing, target_file
 from refimpl.files.models import read_model
-from refimpl.files.safetensors import replacing, target_file
 from refimpl.model.generation import generate
 from refimpl.prompt.compression import KINDS, Compression
-from refimpl.prompt.fidelity import distance
+from refimpl.prompt.fidelity import distance, sizes_in_bytes
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--full", action="store_true")
@@ -92,7 +91,7 @@ def measured(model, text_of, restart):  # {(kind, r): {scale: (errors, agreement
                 for r in [None] if kind in ("taylor", "cache") else some:
                     for draw in range(1 if kind in ("taylor", "cache", "cholesky", "tilted") else seeds):
                         made = convert(subject, prompt, restart=restart, by=Compression(name, r, draw, rank))
-                        sizes[kind, r or 0] = memory(made)
+                        sizes[kind, r or 0] = sizes_in_bytes(made)
                         found.setdefault((kind, r or 0), {}).setdefault(scale, []).append(distance(made(text), want))
     return found, sizes
 

@@ -735,9 +735,9 @@ refused(TypeError, "save: `model` must be a Model, got State",
         save_state=lambda: ri.save("m", bias))
 refused(ValueError, "save: `model` must carry biases to save them alone, got none",
         save_no_biases=lambda: ri.save("m", model, biases_only=True))
-refused(NotDefined, "digest: numbers of ℚ have no place in a file; floats of at most 64 bits and GF(p) have one",
+refused(NotDefined, "digest: numbers of ℚ cannot be written; floats of at most 64 bits and GF(p) can",
         save_Q=lambda: ri.save("m", ri.random_model(QQ, replace(config, phi="identity"), 1)))
-refused(NotDefined, "digest: φ must be given by name, as in Config(phi='elu+1'); a function has no place in a file",
+refused(NotDefined, "digest: φ must be given by name, as in Config(phi='elu+1'); a function cannot be written",
         save_phi=lambda: ri.save("m", ri.Model(replace(config, phi=ri.feature_maps.relu), W)))
 refused(TypeError, "digest: `model` must be a Model, got dict",
         digest_weights=lambda: ri.digest(W))
@@ -745,11 +745,11 @@ refused(TypeError, "load: `base` must be a Model, got str",
         load_base=lambda: ri.load("m", "numpy"))
 refused(ValueError, "load: m: `format` must be 'refimpl 1', as `save` writes it, got 'pt'",
         load_format=lambda: loaded(format="pt"))
-refused(ValueError, "load: m: `digest` must stand among the metadata, got None",
+refused(ValueError, "load: m: the metadata must have `digest`, of 1 to 999999 characters, got None",
         load_word=lambda: loaded(digest=None))
 refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: Config: `layers` must be an integer ≥ 1, got '1'",
         load_layers=lambda: configured(layers="1"))
-refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: `save` would have written it otherwise",
+refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: it must read ",
         load_other_words=lambda: configured(epsilon="2/200000"))
 refused(ValueError, "load: m: `config` must be one that `save` writes: TypeError: Config: `normalise` must be a bool, got int",
         load_boolean=lambda: configured(normalise=1))
@@ -757,9 +757,9 @@ refused(ValueError, "load: m: `config` must have at most as many layers as there
         load_many_layers=lambda: configured(layers=10**9))
 refused(ValueError, "load: m: `x` must be a weight of its configuration or a bias",
         load_foreign=lambda: loaded(tensors={"x": np.ones(1)}))
-refused(ValueError, "load: m: `base` must be given: the model to which these biases belong",
+refused(ValueError, "load: m: `base` must be the model to which these biases belong, since the file has no weights, got None",
         load_alone=lambda: loaded(alone=True))
-refused(ValueError, "load: m: `base` is given for biases alone, but this file holds a whole model",
+refused(ValueError, "load: m: the file must hold biases alone, since `base` is given, got a whole model",
         load_whole=lambda: loaded(base=model))
 refused(ValueError, f"load: m: `digest` must be that of the weights, {ri.digest(model)[:12]}…, got 000000000000…: "
         "another model, or changed",
@@ -774,7 +774,7 @@ refused(ValueError, "load: m: metadata: `prompts` must be a list, got int",
         load_prompts=lambda: loaded(prompts="3", seal=True))
 refused(ValueError, "load: m: metadata: `prompts[0]` must be an integer between 0 and 9007199254740992, got 2.5",
         load_prompt=lambda: loaded(prompts="[2.5]", seal=True))
-refused(ValueError, "load: m: layer 0: `b_KV` must be there in each layer, since other biases are",
+refused(ValueError, "load: m: layer 0: `b_KV` must be in the file for each layer, since other biases are",
         load_half=lambda: loaded(tensors={"layers.0.b_KV": None}, seal=True))
 refused(ValueError, "load: m: `layers.0.b_D` must be F64, for float64, got F32",
         load_dtype=lambda: loaded(tensors={"layers.0.b_D": np.ones((1, 2), np.float32)}, seal=True))
@@ -892,16 +892,16 @@ refused(ValueError, "load: m: layer 0: `maps` must be a list of objects for each
         maps_number=lambda: mapped([5]))
 refused(ValueError, "load: m: layer 0: `maps` must be a list of objects for each layer, got ['positive']",
         maps_words=lambda: mapped([["positive"]]))
-refused(ValueError, "load: m: layer 0: `b_KV` must have a map among the metadata, got none",
+refused(ValueError, "load: m: layer 0: `b_KV` must have a map in the metadata `maps`, got none",
         maps_none=lambda: mapped([[]]))
-refused(ValueError, "load: m: layer 0: `b_KV.1` must be there for each map, got none for {'map': 'points'}",
+refused(ValueError, "load: m: layer 0: `b_KV.1` must be in the file for each map, got none for {'map': 'points'}",
         maps_many=lambda: mapped([[{"map": "taylor", "A": "0"}, {"map": "points"}]]))
 MAPS = "favor++, hyperbolic, orthogonal, points, positive, simplex, taylor, trigonometric"
 refused(ValueError, f"load: m: layer 0: metadata: `map` must be one of {MAPS}, got 'None'; did you mean 'points'?",
         map_none=lambda: mapped([[{}]]))
-refused(ValueError, "load: m: layer 0: `b_points` must be there exactly for a map 'points', got the map 'points'",
+refused(ValueError, "load: m: layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'points'",
         map_points=lambda: mapped(map="points"))
-refused(ValueError, "load: m: layer 0: `b_points` must be there exactly for a map 'points', got the map 'positive'",
+refused(ValueError, "load: m: layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'positive'",
         map_not_points=lambda: mapped(tensors={"layers.0.b_points": a(1, 4, 2)}))
 refused(ValueError, "load: m: layer 0: `A` must be a fraction such as '-1/8', got '1e400'",
         map_A=lambda: mapped(A="1e400"))

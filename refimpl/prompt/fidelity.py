@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..checks import instance, token_ids
-from ..files.checkpoint import memory
 from ..model.transformer import Form, Model, transformer
 from ..systems import Float, floats, system_of
 from ..systems.array import host
+from ..systems.fast import itemsize
 from ..systems.rounded import FORMATS
 
 
@@ -55,8 +56,22 @@ def fidelity(
     both, M = np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in ids], axis=-1), ids[0].shape[-1]
     want, _ = transformer(model, both, form=form, mask=M if mask == "full" else mask)
     want, got, without = floats(want)[..., M:, :], floats(converted(text)), floats(model(text))
-    sizes = memory(converted)
+    sizes = sizes_in_bytes(converted)
     return Fidelity(*distance(got, want), *distance(without, want), sizes["biases"], sizes.get("kv_cache"))
+
+
+def sizes_in_bytes(model: Model) -> dict[str, int]:
+    """The size of its biases, and (of attention) of the KV cache of all prompts that they carry."""
+    c, biases = model.config, model.biases or ()
+    own = [getattr(b, "parts", None) or {name: getattr(b, name, None) for name in ("S", "z", "k", "v")} for b in biases]
+    arrays = [x for parts in own for x in parts.values() if x is not None]
+    size = itemsize(model.like) * sum(prod(x.shape) for x in arrays)
+    sizes = {"biases": size + sum(memory.nbytes for b in biases for memory in getattr(b, "memories", ()))}
+    if c.recurrent:
+        return sizes
+    lead = arrays[0].shape[:-3] if arrays else ()
+    tokens = prod(lead) * c.layers * c.kv_heads * sum(model.prompts)
+    return sizes | {"kv_cache": itemsize(model.like) * tokens * (c.d + c.m)}
 
 
 def rounding(
