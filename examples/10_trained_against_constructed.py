@@ -15,7 +15,7 @@ import numpy as np
 
 from refimpl.descent.dai import cosine
 from refimpl.descent.von_oswald import examples, proposition_1, queries, self_attention
-from refimpl.files.safetensors import replacing, target_file
+from refimpl.files.disk import replacing, target_file
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--full", action="store_true")

@@ -14,7 +14,7 @@ import argparse
 from itertools import product
 
 from refimpl.descent import ren_liu
-from refimpl.files.safetensors import replacing, target_file
+from refimpl.files.disk import replacing, target_file
 
 (parser := argparse.ArgumentParser()).add_argument("--full", action="store_true")
 parser.add_argument("--plot", type=lambda path: target_file("--plot", path))

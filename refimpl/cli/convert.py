@@ -1,4 +1,4 @@
-"""`refimpl convert`: from a model and a prompt to a file of biases."""
+"""`refimpl convert`: turn a model and a prompt into a file of biases."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,127 +15,159 @@ import numpy as np
 
 from ..attention.linear_attention import linear_attention, linear_attention_quadratic
 from ..errors import choose
-from ..files.checkpoint import digest, memory, save
-from ..files.models import read_model
-from ..files.safetensors import target_file
+from ..files.checkpoint import digest, save
+from ..files.disk import target_file
 from ..model.transformer import Model
 from ..packages import __version__
 from ..prompt.compression import KINDS, Compression
 from ..prompt.compression.best import Best
 from ..prompt.conversion import convert
-from ..prompt.fidelity import Fidelity, fidelity, rounding
+from ..prompt.fidelity import fidelity, rounding, sizes_in_bytes
 from ..systems import system_of
 from ..systems.floats import itemsize, quiet
 from ..systems.formats import FORMATS
 from ..verify.conversion_check import check_conversion, held_out
-from .main import json_target, write_json
-from .prompt import read_prompt, sources, tokenizer_for, with_baked
+from .output import json_target, progress, write_json
+from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
 
 FAR = 10  # times the rounding error of the prompted model: on one text luck may make a few times as much
+FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")} | {"model": "MODEL"}
 
 
-def run(options: argparse.Namespace, show: Callable[[str], None]) -> int:
-    """Convert, check if asked to, and write what holds; the exit status."""
-    out, target = target_file("--out", options.out), json_target(options.json)
-    taken = sources(options)
-    if target in taken:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Exit status: 0 written (and the check, if any, holds), 1 the check fails, "
+        "2 it could not run or says nothing (VACUOUS)."
+    )
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="text, or without a tokenizer ids, '3 1 4'; @FILE: such text, or a .npy of ids or vectors",
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="where to write the biases")
+    parser.add_argument("--whole", action="store_true", help="write the whole model, not the biases alone")
+    parser.add_argument("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
+    parser.add_argument(
+        "--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other"
+    )
+    parser.add_argument(
+        "--strength",
+        default="1",
+        metavar="λ",
+        help="how often the prompt counts for the input: 2, 0.5, 1/3 (default: 1)",
+    )
+    parser.add_argument(
+        "--keep-positions",
+        action="store_true",
+        help="the input is read where the prompt ended, not where it began (if absolute: always)",
+    )
+    parser.add_argument("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare with the prompted model on held-out input, in O(M²) memory; write only if it holds",
+    )
+    parser.add_argument(
+        "--by",
+        metavar="KIND",
+        help="softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best (default: the KV cache, exact)",
+    )
+    parser.add_argument("--features", type=int, metavar="R", help="how many features the memory has in each head")
+    parser.add_argument(
+        "--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers"
+    )
+    parser.add_argument(
+        "--error",
+        type=float,
+        metavar="E",
+        help="with --by best: how far off attention to the prompt may be, relatively",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the held-out input, and of what is drawn (default: 0)"
+    )
+    parser.add_argument(
+        "--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)"
+    )
+    parser.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
+    parser.add_argument("--json", metavar="FILE", help="write what was done to FILE")
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that the command line asks for, read and found to be in order."""
+
+    options: argparse.Namespace
+    out: Path
+    json: Path | None
+    model: Model
+    prompt: Any
+    how: dict[str, Any]  # mask, restart, strength, chunk: as in `convert`
+    by: Best | Compression | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What --check found: the lines to print, the exit status, and a report for --json."""
+
+    text: str = ""
+    status: int = 0
+    report: dict[str, Any] | None = None
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert, check if asked to, write the biases if they hold; the exit status."""
+    if options.backend in ("jax", "jax.numpy"):
+        os.environ.setdefault("JAX_ENABLE_X64", "1")  # else JAX has no float64
+    request, show = read_request(options), progress()
+    with quiet(), naming_flags(**FLAGS):  # an overflow is an error of its own
+        began = time.perf_counter()
+        converted = convert_prompt(request, show)
+        seconds = time.perf_counter() - began
+        check = check_biases(request, converted, show) if options.check else Check()
+    show("")
+    print_conversion(request, converted, seconds)
+    if check.text:
+        print(check.text)
+    if check.status == 0:
+        save(request.out, converted, biases_only=not options.whole)
+    print(f"{options.out} is {'not written' if check.status else 'written'}", flush=True)
+    if request.json:
+        write_json(request.json, report(request, converted, seconds, check))
+    return check.status
+
+
+def read_request(options: argparse.Namespace) -> Request:
+    """Read all that is needed; refuse, before the work, what cannot be written or makes no sense."""
+    out, target, inputs = target_file("--out", options.out), json_target(options.json), input_files(options)
+    if target in inputs:
         raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
-    if out == target or out in taken - {
-        Path(os.path.realpath(path)) for path in (options.whole and options.model, options.baked) if path
-    }:
+    replaced = {Path(os.path.realpath(path)) for path in (options.whole and options.model, options.baked) if path}
+    if out == target or out in inputs - replaced:
         raise ValueError(f"--out: {options.out} must be a file of its own, neither MODEL nor that of --json")
-    model = read_model(options.model, dtype=options.dtype, library=options.backend, device=options.device)
-    tokenizer = tokenizer_for(model, options.tokenizer)
-    model = with_baked(model, options.baked)
-    system, layers = system_of(model.like), model.config.layers
-    found: Any = None
-    exact = None
-    prompt = read_prompt(options.prompt, model, tokenizer)
-    strength = read_strength(options.strength, system.exact)
-    restart = not (options.keep_positions or model.config.table)  # absolute positions cannot begin anew
-    how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
-    by = read_compression(options, model)
-    measured = model.config.softmax or model.config.recurrent
-    if options.check and measured and strength != 1:
+    model, _, prompt = read_inputs(options)
+    how = {
+        "mask": options.mask,
+        "restart": not (options.keep_positions or model.config.table),  # absolute positions cannot begin anew
+        "strength": read_strength(options.strength, system_of(model.like).exact),
+        "chunk": options.chunk,
+    }
+    with naming_flags(r="--features", budget="--budget", error="--error", seed="--seed"):
+        by = read_compression(options, model)
+    if options.check and only_measured(model) and how["strength"] != 1:
         raise ValueError(
             f"--check: fidelity is to a prompt that counts once; --strength must be 1, got {options.strength}"
         )
-
-    def between(i: int, x: Any) -> Any:
-        show(f"the prompt, layer {i + 1} of {layers}")
-        return x
-
-    began = time.perf_counter()
-    try:
-        with quiet():  # what overflows is an error of its own
-            converted = convert(model, prompt, **how, by=by, between=between)
-            seconds, M = time.perf_counter() - began, converted.prompts[-1]
-            if options.check:
-                text = held_out(model, M, 16, options.seed)
-            if options.check and measured:
-                form = "sum" if model.config.recurrent else None
-                found = fidelity(model, converted, prompt, text, form=form, mask=options.mask)
-                if by is None and options.mask == "causal" and np.ndim(prompt) == 1:
-                    exact = rounding(model, converted, prompt, text, form=form)
-            elif options.check:
-                definition = (
-                    linear_attention if M <= 64 else linear_attention_quadratic
-                )  # which sums over all positions too, and is faster
-                found = check_conversion(model, converted, prompt, text, **how, definition=definition, progress=show)
-    except ArithmeticError as error:  # a zero denominator or an overflow, in this model on this text
-        raise ValueError(str(error)) from error
-    show("")
-    sizes = memory(converted)
-    position = "" if model.config.recurrent else f": the input is read from position {converted.position} on"
-    print(f"converted {M} token{'s' * (M != 1)} into biases of {layers} layers in {system.name}{position}")
-    cache = f"; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}" if "kv_cache" in sizes else ""
-    print(f"{sizes['biases']:,} bytes of biases{cache}; {seconds:.2f} s")
-    chosen = [b.memories[-1].about for b in converted.biases or () if by and b.memories[-1].about]
-    for i, about in enumerate(chosen):
-        print(f"layer {i:3}  {about}")
-    status = 0
-    if isinstance(found, Fidelity):
-        print(f"against the prompted model, on {text.shape[-1]} tokens of seed {options.seed}: {found}")
-        status = 1 if found.worse_than_dropped else 0
-        if exact:
-            off = f"converted {exact[0]:.2g} off, prompted {exact[1]:.2g}"
-            print(f"against wider floats: {off}; it is exact, so {FAR} times as much would not hold")
-            status = 1 if exact[0] > FAR * max(exact[1], 2.0 ** -FORMATS[system.kind][0]) else status  # type: ignore[attr-defined]
-    elif found:
-        tokens = text.shape[-1 if model.config.vocabulary else -2]
-        print(
-            f"against the prompted model by {definition.__name__}, on {tokens} tokens of seed {options.seed}:\n{found}"
-        )
-        status = {"EXCESS": 1, "VACUOUS": 2}.get(found.verdict, 0)
-    if status == 0:
-        save(out, converted, biases_only=not options.whole)
-    print(f"{options.out} is {'not written' if status else 'written'}", flush=True)
-    if target:
-        done = {
-            "model": options.model,
-            "digest": digest(model),
-            "out": None if status else options.out,
-            "whole": options.whole,
-            "prompt": M,
-            "prompts": converted.prompts,
-            "position": converted.position,
-            **how,
-            "strength": options.strength,
-            "by": by and str(by),
-            "chosen": chosen,
-            "dtype": system.name,
-            "tokenizer": options.tokenizer,
-            "bytes": sizes,
-            "seconds": seconds,
-            "seed": options.seed,
-            "check": found and found.report(),
-            "version": __version__,
-        }
-        write_json(target, done)
-    return status
+    return Request(options, out, target, model, prompt, how, by)
 
 
-def read_strength(text: str, exact: bool) -> Any:
+def only_measured(model: Model) -> bool:
+    """Is there no error bound for conversions of such a model, only a distance of its logits?"""
+    return bool(model.config.softmax or model.config.recurrent)
+
+
+def read_strength(text: str, exact: bool) -> int | float | Fraction:
     """A number: an integer if it is one, a fraction where numbers are exact, else a float."""
     try:
         number = Fraction(text) if exact or "/" in text else float(text)
@@ -147,26 +180,102 @@ def read_compression(options: argparse.Namespace, model: Model) -> Best | Compre
     """How a prompt becomes a memory, from --by, --features, --budget and --error."""
     if options.by is not None:
         choose("convert", "--by", options.by, (*KINDS, "best"))
+    sizes = {"best": ["budget", "error"], None: [], "cache": [], "taylor": []}.get(options.by, ["features"])
     given = [name for name in ("features", "budget", "error") if getattr(options, name) is not None]
-    allowed = (
-        ["budget", "error"] if options.by == "best" else [] if options.by in (None, "cache", "taylor") else ["features"]
-    )
-    if set(given) - set(allowed) or (allowed and len(given) != 1):
-        said = f"--by {options.by}" if options.by else "a KV cache, without --by,"
-        wanted = {0: "no size", 1: "--features", 2: "either --budget or --error"}[len(allowed)]
-        raise ValueError(f"convert: {said} takes {wanted}, got {' and '.join(f'--{name}' for name in given) or 'none'}")
+    if set(given) - set(sizes) or (sizes and len(given) != 1):
+        kind = f"--by {options.by}" if options.by else "a KV cache, without --by,"
+        wanted = {0: "no size", 1: "--features", 2: "either --budget or --error"}[len(sizes)]
+        raise ValueError(f"convert: {kind} takes {wanted}, got {' and '.join(f'--{name}' for name in given) or 'none'}")
     if options.by is None:
         return None
-    if options.by == "best":
-        c, size = model.config, itemsize(model.like)
-        least = c.layers * (16 + size * c.kv_heads * (c.m + 2))  # one random feature in each head
-        if options.budget is not None and options.budget < least:
-            raise ValueError(
-                f"--budget: must be at least {least} bytes, for one feature in each head, got {options.budget}"
-            )
-        return Best(
-            budget=None if options.budget is None else options.budget // c.layers,
-            error=options.error,
-            seed=options.seed,
+    if options.by != "best":
+        return Compression(options.by, options.features, options.seed)
+    c, budget = model.config, options.budget
+    least = c.layers * (16 + itemsize(model.like) * c.kv_heads * (c.m + 2))  # one random feature in each head
+    if budget is not None and budget < least:
+        raise ValueError(f"--budget: must be at least {least} bytes, for one feature in each head, got {budget}")
+    return Best(budget=None if budget is None else budget // c.layers, error=options.error, seed=options.seed)
+
+
+def convert_prompt(request: Request, show: Callable[[str], None]) -> Model:
+    layers = request.model.config.layers
+
+    def show_layer(i: int, x: Any) -> Any:
+        show(f"the prompt, layer {i + 1} of {layers}")
+        return x
+
+    return convert(request.model, request.prompt, **request.how, by=request.by, between=show_layer)
+
+
+def check_biases(request: Request, converted: Model, show: Callable[[str], None]) -> Check:
+    """Compare the converted model with the prompted one, on held-out input."""
+    model, seed, M = request.model, request.options.seed, converted.prompts[-1]
+    text = held_out(model, M, 16, seed)
+    tokens = f"on {text.shape[-1 if model.config.vocabulary else -2]} tokens of seed {seed}"
+    if only_measured(model):
+        return measure(request, converted, text, tokens)
+    # the quadratic form sums over all positions too, and is faster
+    definition = linear_attention if M <= 64 else linear_attention_quadratic
+    found = check_conversion(
+        model, converted, request.prompt, text, **request.how, definition=definition, progress=show
+    )
+    status = {"EXCESS": 1, "VACUOUS": 2}.get(found.verdict, 0)
+    return Check(f"against the prompted model by {definition.__name__}, {tokens}:\n{found}", status, found.report())
+
+
+def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check:
+    """The distance of logits from the prompted model; of an exact conversion, also from wider floats."""
+    model, prompt, mask = request.model, request.prompt, request.how["mask"]
+    form = "sum" if model.config.recurrent else None
+    found = fidelity(model, converted, prompt, text, form=form, mask=mask)
+    lines, holds = [f"against the prompted model, {tokens}: {found}"], not found.worse_than_dropped
+    exact = request.by is None and mask == "causal" and np.ndim(prompt) == 1
+    if exact and (errors := rounding(model, converted, prompt, text, form=form)):
+        lines.append(
+            f"against wider floats: converted {errors[0]:.2g} off, prompted {errors[1]:.2g}; "
+            f"it is exact, so {FAR} times as much would not hold"
         )
-    return Compression(options.by, options.features, options.seed)
+        unit = 2.0 ** -FORMATS[system_of(model.like).kind][0]  # type: ignore[attr-defined]
+        holds = holds and errors[0] <= FAR * max(errors[1], unit)
+    return Check("\n".join(lines), 0 if holds else 1, found.report())
+
+
+def chosen_memories(request: Request, converted: Model) -> list[str]:
+    """For each layer, where its memory comes from."""
+    return [b.memories[-1].about for b in converted.biases or () if request.by and b.memories[-1].about]
+
+
+def print_conversion(request: Request, converted: Model, seconds: float) -> None:
+    c, M, sizes = request.model.config, converted.prompts[-1], sizes_in_bytes(converted)
+    position = "" if c.recurrent else f": the input is read from position {converted.position} on"
+    system = system_of(request.model.like).name
+    print(f"converted {M} token{'s' * (M != 1)} into biases of {c.layers} layers in {system}{position}")
+    cache = f"; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}" if "kv_cache" in sizes else ""
+    print(f"{sizes['biases']:,} bytes of biases{cache}; {seconds:.2f} s")
+    for i, about in enumerate(chosen_memories(request, converted)):
+        print(f"layer {i:3}  {about}")
+
+
+def report(request: Request, converted: Model, seconds: float, check: Check) -> dict[str, Any]:
+    """What was done, for --json."""
+    options = request.options
+    return {
+        "model": options.model,
+        "digest": digest(request.model),
+        "out": None if check.status else options.out,
+        "whole": options.whole,
+        "prompt": converted.prompts[-1],
+        "prompts": converted.prompts,
+        "position": converted.position,
+        **request.how,
+        "strength": options.strength,
+        "by": request.by and str(request.by),
+        "chosen": chosen_memories(request, converted),
+        "dtype": system_of(request.model.like).name,
+        "tokenizer": options.tokenizer,
+        "bytes": sizes_in_bytes(converted),
+        "seconds": seconds,
+        "seed": options.seed,
+        "check": check.report,
+        "version": __version__,
+    }

@@ -1,13 +1,28 @@
-"""What this machine has for refimpl, and what it lacks. A broken library is a finding, not a crash."""
+"""`refimpl doctor`: what this machine has for refimpl, and what it lacks. A broken library is a finding, not a crash."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import platform
 from collections.abc import Callable
 from typing import Any
 
 from ..packages import CORE, OPTIONAL, __version__, version
+from .output import json_target, write_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="FILE", help="write the findings to FILE")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what was found; exit status 2 if something that is needed is not."""
+    target, findings = json_target(options.json), examine()
+    print(report(findings), flush=True)
+    if target:
+        write_json(target, findings)
+    return 0 if findings["well"] else 2
 
 
 def torch_devices() -> list[str]:
@@ -41,27 +56,26 @@ DEVICES: dict[str, Callable[[], list[str]]] = {"torch": torch_devices, "jax": ja
 
 def examine() -> dict[str, Any]:
     """Every library: its version, its devices if it has any, and in `problem` what is wrong with it."""
-    findings = []
-    for name in (*CORE, *OPTIONAL):
-        entry: dict[str, Any] = {"library": name, "version": version(name), "devices": None, "problem": None}
-        extra, purpose = OPTIONAL.get(name, ("", "needed"))
-        entry["purpose"] = purpose
-        if entry["version"] is None:
-            entry["problem"] = f"missing; pip install 'refimpl[{extra}]'" if extra else f"missing; pip install {name}"
-        else:
-            try:
-                importlib.import_module({"python-flint": "flint"}.get(name, name.replace("-", "_")))
-                if name in DEVICES:
-                    entry["devices"] = DEVICES[name]()
-                    entry["problem"] = None if entry["devices"] else "installed, but no GPU"
-            except Exception as error:
-                entry["problem"] = (
-                    f"broken; import says {type(error).__name__}: {error}; pip install --force-reinstall {name}"
-                )
-        findings.append(entry)
-    well = all(e["problem"] is None for e in findings if e["library"] in CORE)
+    libraries = [examine_library(name) for name in (*CORE, *OPTIONAL)]
+    well = all(entry["problem"] is None for entry in libraries if entry["library"] in CORE)
     here = {"refimpl": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    return {**here, "libraries": findings, "well": well}
+    return {**here, "libraries": libraries, "well": well}
+
+
+def examine_library(name: str) -> dict[str, Any]:
+    extra, purpose = OPTIONAL.get(name, ("", "needed"))
+    found, devices, problem = version(name), None, None
+    if found is None:
+        problem = f"missing; pip install 'refimpl[{extra}]'" if extra else f"missing; pip install {name}"
+    else:
+        try:
+            importlib.import_module({"python-flint": "flint"}.get(name, name.replace("-", "_")))
+            if name in DEVICES:
+                devices = DEVICES[name]()
+                problem = None if devices else "installed, but no GPU"
+        except Exception as error:
+            problem = f"broken; import says {type(error).__name__}: {error}; pip install --force-reinstall {name}"
+    return {"library": name, "version": found, "devices": devices, "problem": problem, "purpose": purpose}
 
 
 def report(findings: dict[str, Any]) -> str:

@@ -1,60 +1,73 @@
-"""`refimpl generate`: text from a model, read from a file and told what came before."""
+"""`refimpl generate`: write the text that follows a prompt."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
 
-from ..files.models import read_model
-from ..files.safetensors import replacing, target_file
+from ..files.disk import replacing, target_file
 from ..files.tokenizers import Tokenizer
-from ..model.generation import check_arguments, read_tokens, sample_tokens
+from ..model.generation import checked, follow, read
 from ..systems.floats import quiet
-from .prompt import read_prompt, sources, tokenizer_for, with_baked
+from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Only the text that follows goes to stdout, as it comes. A model without a tokenizer reads and writes token ids. "
+        "Exit status: 0 all is written, 2 not."
+    )
+    parser.set_defaults(backend="numpy", device=None)
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--prompt",
+        default="",
+        metavar="TEXT",
+        help="what to go on from: as for convert (default: the beginning of a text)",
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=100, metavar="N", help="how many; fewer if the text ends (default: 100)"
+    )
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest (default)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of what is drawn at a temperature (default: 0)"
+    )
+    parser.add_argument(
+        "--baked", metavar="FILE", help="biases of MODEL, written by convert: a prompt that need not be read again"
+    )
+    parser.add_argument("--logits", metavar="FILE.npy", help="write the logits of the first token after the prompt")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the text that follows, and only it, to stdout, as it comes; the exit status."""
+    """Write the text that follows, and nothing else, to stdout, as it comes; the exit status."""
     target = None if options.logits is None else target_file("--logits", options.logits)
-    if target in sources(options):
+    if target in input_files(options):
         raise ValueError(f"--logits: {options.logits} must be a file of its own, not one that is read")
-    model = read_model(options.model, dtype=options.dtype)
-    tokenizer = tokenizer_for(model, options.tokenizer)
-    model = with_baked(model, options.baked)
-    text = read_prompt(options.prompt, model, tokenizer)
+    model, tokenizer, text = read_inputs(options)
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
-    text = check_arguments(model, text, **how)
-    try:
-        with quiet():  # what overflows is an error of its own
-            logits, model = read_tokens(model, text)
-            if target:
-                with replacing("--logits", target) as file:
-                    np.save(file, logits, allow_pickle=False)
-            for piece in pieces(text, sample_tokens(logits, model, **how), tokenizer):
-                print(piece, end="", flush=True)
-    except ArithmeticError as error:  # a zero denominator or an overflow, in this model on this text
-        raise ValueError(str(error)) from error
+    with naming_flags(text="--prompt", model="MODEL", **{name: f"--{name}" for name in how}):
+        text = checked(model, text, **how)
+    with quiet():  # an overflow is an error of its own
+        logits, model = read(model, text)
+        if target:
+            with replacing("--logits", target) as file:
+                np.save(file, logits, allow_pickle=False)
+        for piece in decode(text, follow(logits, model, **how), tokenizer):
+            print(piece, end="", flush=True)
     if options.tokens:
         print(flush=True)
     return 0
 
 
-def pieces(text: Any, ids: Iterator[int], tokenizer: Tokenizer | None) -> Iterator[str]:
-    """What follows the text, as it is written: words, or without a tokenizer ids. How the first begins may depend on what it follows."""
+def decode(text: Any, ids: Iterator[int], tokenizer: Tokenizer | None) -> Iterator[str]:
+    """The text of the ids that follow `text`, up to a token that would begin another text; without a tokenizer, the ids."""
     if tokenizer is None:
         return (f" {i}" if n else f"{i}" for n, i in enumerate(ids))
-    found = tokenizer.decode_stream(chain([int(text[-1])], until(ids, tokenizer.start)))
-    next(found)
-    return found
-
-
-def until(ids: Iterator[int], end: int | None) -> Iterator[int]:
-    """Up to the token with which a text begins, since there another one would."""
-    for i in ids:
-        if i == end:
-            return
-        yield i
+    # how a token is written may depend on the one before it
+    pieces = tokenizer.decode_stream(chain([int(text[-1])], takewhile(lambda i: i != tokenizer.start, ids)))
+    next(pieces)
+    return pieces

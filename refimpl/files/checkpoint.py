@@ -1,28 +1,29 @@
 """Models on disk: safetensors files in which the biases of a prompt are weights like any others.
 
-    layers.0.b_KV (..., groups, features, values)      layers.0.b_D (..., groups, features)      and every weight by its name
+    layers.0.b_KV (..., groups, features, values)   layers.0.b_D (..., groups, features)
+    and every weight by its name
 
-Other pasts than a State have other names, see pasts.py. The metadata say
-what the numbers mean: the configuration, the number system, the position at which the input is read, the lengths of the prompts, the
-maps of memories, and two digests: of the model without biases, and of the biases. Biases alone can be saved too, and go back only onto
-the model they came from.
+Other pasts than a State have other names, see pasts.py. The metadata say what the numbers mean: the
+configuration, the number system, the position at which the input is read, the lengths of the
+prompts, the maps of memories, and two digests: of the model without biases, and of the biases.
+Biases can also be saved alone; they go back only onto the model they came from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from fractions import Fraction
+from math import prod
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
 
-from ..attention.memory import numbers_of
-from ..checks import check_integer, check_type
+from ..arrays import Array
+from ..checks import check_type, check_integer
 from ..errors import NotDefined, brief
 from ..model.attention_layers import Config, Rotary
 from ..model.rwkv import Rwkv
@@ -31,209 +32,211 @@ from ..systems import GF, Float, System, SystemArray, system_of
 from ..systems.array import host
 from ..systems.finite_field import FiniteField
 from . import pasts
-from .safetensors import STORED, Contents, read_safetensors, write_safetensors
+from .disk import PathLike
+from .safetensors import Contents, read_safetensors, write_safetensors
 
 FORMAT = "refimpl 1"
-CONVENTIONS = "tokens are rows; positions from 0; b_KV = sum of phi(k) v^T and b_D = sum of phi(k), read from `position` on; no epsilon"
+CONVENTIONS = (
+    "tokens are rows; positions from 0; b_KV = sum of phi(k) v^T and b_D = sum of phi(k), read from `position` on; "
+    "no epsilon"
+)
 CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-FARTHEST = 2**53  # a position that every number system turns by
-LONGEST = 10**6  # characters of one word of metadata
+FARTHEST = 2**53  # every number system can rotate by the positions up to this one
+LONGEST = 10**6  # characters of one entry of the metadata
 
 
-def save(path: str | os.PathLike[str], model: Model, *, biases_only: bool = False) -> None:
+def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
     """Write a model: all its weights and biases, or the biases alone.
 
-    Floats of at most 64 bits and GF(p) have a place in a file; φ must be given by name.
+    Floats of at most 64 bits and GF(p) can be written; φ must be given by name.
     """
     check_type("save", "model", model, Model)
     if biases_only and model.biases is None:
         raise ValueError("save: `model` must carry biases to save them alone, got none")
-    biases, system = stored("save", named(model.biases)), system_of(model.like)
-    words = {"position": str(model.position), "prompts": json.dumps(model.prompts), "digest": digest(model)}
-    if any(maps := [pasts.words(b) for b in model.biases or ()]):
-        words["maps"] = json.dumps(maps)
-    metadata = words | {
+    biases, system = arrays_on_disk("save", bias_arrays(model.biases)), system_of(model.like)
+    metadata = {"position": str(model.position), "prompts": json.dumps(model.prompts), "digest": digest(model)}
+    if any(maps := [pasts.FORMATS[model.config.past].metadata(b) for b in model.biases or ()]):
+        metadata["maps"] = json.dumps(maps)
+    metadata |= {
         "format": FORMAT,
         "conventions": CONVENTIONS,
         "system": system_name(system),
         "config": config_text("save", model.config),
-        "biases": fingerprint(words, biases),
+        "biases": fingerprint(metadata, biases),
     }
-    tensors = biases if biases_only else stored("save", model.weights) | biases
+    tensors = biases if biases_only else arrays_on_disk("save", model.weights) | biases
     write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if code_of(system) == "BF16"})
 
 
-def load(
-    path: str | os.PathLike[str], base: Model | None = None, *, library: str = "numpy", device: Any = None
-) -> Model:
+def load(path: PathLike, base: Model | None = None, *, library: str = "numpy", device: Any = None) -> Model:
     """Read a model; or biases that were saved alone, onto the model they belong to.
 
-    base : the model whose biases these are, else refused      library, device : where floats go; biases go where `base` is
+    base : the model whose biases these are
+    library, device : where floats go; biases go where `base` is
     """
     if base is not None:
         check_type("load", "base", base, Model)
     contents = read_safetensors(path)
     try:
-        return assembled(contents, base, library, device)
+        return read_contents(contents, base, library, device)
     except (ValueError, TypeError) as error:
         kind = NotDefined if isinstance(error, NotDefined) else ValueError
         raise kind(f"load: {path}: {error}") from error
 
 
 def digest(model: Model) -> str:
-    """SHA-256 of a model without its biases: configuration, number system, and names, shapes and bits of its weights."""
+    """SHA-256 of a model without its biases.
+
+    It covers the configuration, the number system, and names, shapes and bits of the weights.
+    """
     check_type("digest", "model", model, Model)
-    words = {"config": config_text("digest", model.config), "system": system_name(system_of(model.like))}
-    return fingerprint(words, stored("digest", model.weights))
+    metadata = {"config": config_text("digest", model.config), "system": system_name(system_of(model.like))}
+    return fingerprint(metadata, arrays_on_disk("digest", model.weights))
 
 
-def memory(model: Model) -> dict[str, int]:
-    """Bytes of its biases, and of the KV cache of the prompts that they carry."""
-    c, arrays, size = model.config, named(model.biases), STORED[code_of(system_of(model.like))].itemsize
-    seeds = sum(numbers_of(memory.phi) for b in model.biases or () for memory in getattr(b, "memories", ()))
-    found = {"biases": size * sum(math.prod(x.shape) for x in arrays.values()) + seeds}
-    if not isinstance(c, Config):
-        return found
-    lead = next((x.shape[:-3] for name, x in arrays.items() if name.endswith(("b_KV", "cache.k"))), ())
-    return found | {"kv_cache": size * math.prod(lead) * c.layers * c.kv_heads * sum(model.prompts) * (c.d + c.m)}
-
-
-def fingerprint(words: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of words and arrays; NumPy holds bfloat16 as float32 of the same values."""
-    sha = hashlib.sha256(json.dumps([FORMAT, sorted(words.items())]).encode())
+def fingerprint(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of metadata and arrays; NumPy holds bfloat16 as float32 of the same values."""
+    sha = hashlib.sha256(json.dumps([FORMAT, sorted(metadata.items())]).encode())
     for name, x in sorted(arrays.items()):
         sha.update(json.dumps([name, x.dtype.name, x.shape]).encode())
         sha.update(np.ascontiguousarray(x, x.dtype.newbyteorder("<")).reshape(-1).data)
     return sha.hexdigest()
 
 
-def assembled(contents: Contents, base: Model | None, library: str, device: Any) -> Model:
+def read_contents(contents: Contents, base: Model | None, library: str, device: Any) -> Model:
     """The model in a file of which nothing is believed; every error says what is wrong with it."""
-    tensors, words = contents.tensors, contents.metadata
-    if words.get("format") != FORMAT:
-        raise ValueError(f"`format` must be {FORMAT!r}, as `save` writes it, got {brief(words.get('format'))}")
+    tensors, metadata = contents.tensors, contents.metadata
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"`format` must be {FORMAT!r}, as `save` writes it, got {brief(metadata.get('format'))}")
     for name in ("config", "system", "position", "prompts", "digest", "biases"):
-        if len(words.get(name, "")) not in range(1, LONGEST):
-            raise ValueError(f"`{name}` must stand among the metadata, got {brief(words.get(name))}")
+        if len(metadata.get(name, "")) not in range(1, LONGEST):
+            got = brief(metadata.get(name))
+            raise ValueError(f"the metadata must have `{name}`, of 1 to {LONGEST - 1} characters, got {got}")
     if base is None:
-        config = config_from(words["config"])
+        config = config_from_text(metadata["config"])
         if config.layers > len(tensors):
             raise ValueError(
                 f"`config` must have at most as many layers as there are tensors, {len(tensors)}, got {brief(config.layers)}"
             )
-        refuse_foreign(tensors, config)
-        base = Model(config, weights_of(contents, config, words["system"], library, device))
+        refuse_unknown(tensors, config)
+        base = Model(config, read_weights(contents, config, library, device))
     elif tensors.keys() & base.config.shapes:
-        raise ValueError("`base` is given for biases alone, but this file holds a whole model")
-    if (found := digest(base)) != words["digest"]:
+        raise ValueError("the file must hold biases alone, since `base` is given, got a whole model")
+    if (found := digest(base)) != metadata["digest"]:
         raise ValueError(
-            f"`digest` must be that of the weights, {found[:12]}…, got {words['digest'][:12]}…: another model, or changed"
+            f"`digest` must be that of the weights, {found[:12]}…, got {metadata['digest'][:12]}…: another model, or changed"
         )
-    refuse_foreign(tensors, base.config)
-    return with_biases(contents, base)
+    refuse_unknown(tensors, base.config)
+    return read_biases(contents, base)
 
 
-def refuse_foreign(tensors: Mapping[str, Any], config: Any) -> None:
-    if foreign := {name for name in tensors.keys() - config.shapes if layer_and_name(name, config)[0] is None}:
-        raise ValueError(f"`{min(foreign)[:200]}` must be a weight of its configuration or a bias")
+def refuse_unknown(tensors: Mapping[str, Any], config: Any) -> None:
+    if unknown := {name for name in tensors.keys() - config.shapes if layer_and_name(name, config)[0] is None}:
+        raise ValueError(f"`{min(unknown)[:200]}` must be a weight of its configuration or a bias")
 
 
-def weights_of(contents: Contents, config: Any, system: str, library: str, device: Any) -> dict[str, Any]:
+def read_weights(contents: Contents, config: Any, library: str, device: Any) -> dict[str, Array]:
     names = [name for name in config.shapes if name in contents.tensors]
     if not names:
-        raise ValueError("`base` must be given: the model to which these biases belong")
-    numbers = system_from(system, library, device)
-    return {name: placed(name, contents, numbers) for name in names}
+        raise ValueError(
+            "`base` must be the model to which these biases belong, since the file has no weights, got None"
+        )
+    system = system_from(contents.metadata["system"], library, device)
+    return {name: place(name, contents, system) for name in names}
 
 
-def with_biases(contents: Contents, model: Model) -> Model:
+def read_biases(contents: Contents, model: Model) -> Model:
     """The model with the biases of the file, and no others."""
-    words, config = contents.metadata, model.config
+    metadata, config = contents.metadata, model.config
     arrays = {name: x for name, x in sorted(contents.tensors.items()) if name not in config.shapes}
-    if (
-        fingerprint({name: words[name] for name in ("position", "prompts", "digest", "maps") if name in words}, arrays)
-        != words["biases"]
-    ):
+    covered = {name: metadata[name] for name in ("position", "prompts", "digest", "maps") if name in metadata}
+    if fingerprint(covered, arrays) != metadata["biases"]:
         raise ValueError("`biases` must be the digest of biases, position and prompts: one of these was changed")
     least, most = (0, config.table) if config.table else (-FARTHEST, FARTHEST)
-    position = check_integer("metadata", "position", parsed("position", words["position"]), least=least, most=most)
-    lengths = parsed("prompts", words["prompts"])
+    position = check_integer("metadata", "position", parse("position", metadata["position"]), least=least, most=most)
+    lengths = parse("prompts", metadata["prompts"])
     check_type("metadata", "prompts", lengths, list)
-    prompts = tuple(
-        check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths)
-    )
+    prompts = tuple(check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths))
     if not arrays and not prompts:
         return replace(model, biases=None, prompts=())
-    maps = parsed("maps", words["maps"]) if "maps" in words else [[]] * config.layers
+    maps = parse("maps", metadata["maps"]) if "maps" in metadata else [[]] * config.layers
     if not isinstance(maps, list) or len(maps) != config.layers:
         raise ValueError(f"`maps` must be a list with one entry for each of {config.layers} layers, got {brief(maps)}")
-    numbers = system_of(model.like)
-    of_layer: list[dict[str, Any]] = [{} for _ in range(config.layers)]
+    system = system_of(model.like)
+    by_layer: list[dict[str, Any]] = [{} for _ in range(config.layers)]
     for name in arrays:
         i, short = layer_and_name(name, config)
-        of_layer[i][short] = placed(name, contents, numbers)  # type: ignore[index]
+        by_layer[i][short] = place(name, contents, system)  # type: ignore[index]
     biases = []
-    for i, (own, said) in enumerate(zip(of_layer, maps, strict=True)):
+    for i, (own, spec) in enumerate(zip(by_layer, maps, strict=True)):
         try:
-            biases.append(pasts.past_from(config.past, own, said, position, rope=model.rope, width=config.d))
+            check_sizes(own)
+            biases.append(pasts.FORMATS[config.past].from_arrays(own, spec, position, model, config.d))
         except ValueError as error:
             raise ValueError(f"layer {i}: {error}") from error
     return replace(model, biases=tuple(biases), prompts=prompts)
 
 
-def parsed(name: str, text: str) -> Any:
+def parse(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(f"`{name}` must be JSON, got {brief(text)}") from None
 
 
+def check_sizes(arrays: Mapping[str, Array]) -> None:
+    """An empty array may have any shape: its long axes would cost memory for which the file has no numbers."""
+    numbers = sum(prod(x.shape) for x in arrays.values())
+    for name, x in arrays.items():
+        if prod(n for n in x.shape[:-1] if n) > numbers:
+            raise ValueError(
+                f"`{name}` must have axes no longer than there are numbers in its layer, got shape {tuple(x.shape)}"
+            )
+
+
 def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
-    """The layer to which a bias belongs, and its name there; no layer if it is not one."""
-    _, number, short = (*name.split(".", 2), "", "")[:3]
-    ours = (
-        name.startswith("layers.")
-        and number.isdecimal()
-        and number == str(int(number[:10]))
-        and int(number) < config.layers
-    )
-    return (int(number) if ours and pasts.belongs(config.past, short) else None), short
+    """The layer to which a bias belongs, and its name there; no layer if it is not a bias."""
+    start, number, short = (*name.split(".", 2), "", "")[:3]
+    is_number = number.isdecimal() and number == str(int(number[:10])) and int(number) < config.layers
+    is_bias = start == "layers" and is_number and pasts.FORMATS[config.past].owns(short)
+    return (int(number) if is_bias else None), short
 
 
-def named(biases: tuple[pasts.Past, ...] | None) -> dict[str, Any]:
+def bias_arrays(biases: tuple[pasts.Past, ...] | None) -> dict[str, Array]:
     """Biases by the names they have in a file."""
-    return {f"layers.{i}.{name}": x for i, b in enumerate(biases or ()) for name, x in pasts.named(b).items()}
+    layers = [pasts.FORMATS[type(b)].arrays(b) for b in biases or ()]
+    return {f"layers.{i}.{name}": x for i, arrays in enumerate(layers) for name, x in arrays.items()}
 
 
-def stored(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def arrays_on_disk(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Arrays on the host, as they are written."""
     for x in arrays.values():
         if not code_of(system_of(x)):
             raise NotDefined(
-                f"{who}: numbers of {system_of(x).name} have no place in a file; floats of at most 64 bits and GF(p) have one"
+                f"{who}: numbers of {system_of(x).name} cannot be written; floats of at most 64 bits and GF(p) can"
             )
     return {name: x.planes[0] if isinstance(x, SystemArray) else host(x) for name, x in arrays.items()}
 
 
-def placed(name: str, contents: Contents, system: System) -> Any:
+def place(name: str, contents: Contents, system: System) -> Array:
     """An array of a file in a number system."""
     x, code = contents.tensors[name], contents.dtypes[name]
     if code != code_of(system):
         raise ValueError(f"`{name}` must be {code_of(system)}, for {system_name(system)}, got {code}")
     if isinstance(system, Float):
-        return system.place(x)
+        return system.place(x)  # type: ignore[no-any-return]
     if x.min(initial=0) < 0 or x.max(initial=0) >= system.p:  # type: ignore[attr-defined]
         raise ValueError(f"`{name}` must hold integers from 0 to p − 1, for {system.name}, got {x.min()} to {x.max()}")
-    return system.wrap((x,))  # type: ignore[attr-defined]
+    return system.wrap((x,))  # type: ignore[attr-defined,no-any-return]
 
 
 def code_of(system: System) -> str:
-    """How its numbers are written; not at all, if empty."""
+    """The code of the dtype in which numbers are written; "" if they cannot be."""
     return "I64" if isinstance(system, FiniteField) else CODES.get(system.kind, "") if isinstance(system, Float) else ""
 
 
 def system_name(system: System) -> str:
-    """Without library and device, which are no part of a model."""
+    """The name without library and device, which are no part of a model."""
     return system.kind if isinstance(system, Float) else system.name
 
 
@@ -248,33 +251,52 @@ def system_from(name: str, library: str, device: Any) -> System:
     return Float(library, name, device)
 
 
-def config_text(who: str, config: Config | Rwkv) -> str:
-    """The configuration as JSON, the same for the same model."""
-    if isinstance(config, Rwkv):
-        return json.dumps({"family": "rwkv"} | asdict(config), sort_keys=True)
+# Configurations: to_json and from_json of each family
+
+
+def config_to_json(config: Config) -> dict[str, Any]:
     both = config.phi if isinstance(config.phi, tuple) else (config.phi, config.phi)
     if not all(isinstance(phi, str) for phi in both):
-        raise NotDefined(
-            f"{who}: φ must be given by name, as in Config(phi='elu+1'); a function has no place in a file"
-        )
+        raise NotDefined("φ must be given by name, as in Config(phi='elu+1'); a function cannot be written")
     phi = both[0] if both[0] == both[1] else both
-    return json.dumps(asdict(replace(config, phi=phi)) | {"epsilon": str(config.epsilon)}, sort_keys=True)
+    return asdict(replace(config, phi=phi)) | {"epsilon": str(config.epsilon)}
 
 
-def config_from(text: str) -> Config | Rwkv:
+def config_from_json(values: dict[str, Any]) -> Config:
+    epsilon = Fraction(*(int(n) for n in values["epsilon"].split("/")))  # Fraction("1e999999999") would never end
+    rope = None if values["rope"] is None else Rotary(**values["rope"])
+    phi = tuple(values["phi"]) if isinstance(values["phi"], list) else values["phi"]
+    return Config(**values | {"epsilon": epsilon, "rope": rope, "phi": phi})
+
+
+def rwkv_to_json(config: Rwkv) -> dict[str, Any]:
+    return {"family": "rwkv"} | asdict(config)
+
+
+def rwkv_from_json(values: dict[str, Any]) -> Rwkv:
+    return Rwkv(**values | {"ranks": tuple(values["ranks"])})
+
+
+TO_JSON: dict[type, Any] = {Config: config_to_json, Rwkv: rwkv_to_json}
+FROM_JSON: dict[str | None, Any] = {None: config_from_json, "rwkv": rwkv_from_json}  # by the name of the family
+
+
+def config_text(who: str, config: Any) -> str:
+    """The configuration as JSON, the same for the same model."""
+    try:
+        return json.dumps(TO_JSON[type(config)](config), sort_keys=True)
+    except NotDefined as error:
+        raise NotDefined(f"{who}: {error}") from None
+
+
+def config_from_text(text: str) -> Any:
     """The configuration in a text, which must be just what `config_text` makes of it."""
     try:
-        said = json.loads(text)
-        config: Config | Rwkv
-        if said.pop("family", None) == "rwkv":
-            config = Rwkv(**said | {"ranks": tuple(said["ranks"])})
-        else:
-            epsilon = Fraction(*(int(n) for n in said["epsilon"].split("/")))  # Fraction("1e999999999") would never end
-            rope = None if said["rope"] is None else Rotary(**said["rope"])
-            phi = tuple(said["phi"]) if isinstance(said["phi"], list) else said["phi"]
-            config = Config(**said | {"epsilon": epsilon, "rope": rope, "phi": phi})
-        if config_text("load", config) != text:
-            raise ValueError("`save` would have written it otherwise")
+        values = json.loads(text)
+        config = FROM_JSON[values.pop("family", None)](values)
+        if (wanted := config_text("load", config)) != text:
+            i = len(commonprefix([wanted, text]))
+            raise ValueError(f"it must read {wanted[i : i + 20]!r} at character {i}, got {text[i : i + 20]!r}")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(

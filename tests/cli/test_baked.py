@@ -35,8 +35,8 @@ X = " "  # one byte: what the prompt left is not yet forgotten when the first lo
 IDS = """
 import json, sys
 from refimpl import generate, load
-from refimpl.cli import main
-from refimpl.models import read_model
+from refimpl.cli.main import main
+from refimpl.files.models import read_model
 model, baked, text, tokens = sys.argv[1:]
 print(json.dumps(list(generate(load(baked, read_model(model)), json.loads(text), int(tokens)))))
 """

@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.planted import use_implementation
 
 import refimpl as ri
+from refimpl import packages
 from refimpl.cli import doctor
 from refimpl.cli.main import main
 from refimpl.verify import registry
@@ -342,7 +343,7 @@ def test_doctor_on_damaged_metadata(monkeypatch):
     def damaged(name):
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
-    monkeypatch.setattr(doctor.metadata, "version", damaged)
+    monkeypatch.setattr(packages.metadata, "version", damaged)
     assert doctor.version("numpy") == "unreadable (UnicodeDecodeError)"
 
 

@@ -83,7 +83,7 @@ def test_what_it_writes_and_says(room, capsys):
     assert second.startswith("128 bytes of biases; a KV cache of 5 tokens has 400; ") and second.endswith(" s")
     assert last == "b is written"
     assert same(load("b", model()), convert(model(), PROMPT))
-    with says(ValueError, "`base` must be given"):
+    with says(ValueError, "`base` must be the model to which these biases belong"):
         load("b")
 
 
@@ -430,8 +430,8 @@ def npy(shape, data=b""):
             ["m", "--prompt", "9" * 5000],
             f"--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got '{'9' * 40}'",
         ),
-        (["m", "--prompt", "3 7"], "convert: `prompt` must hold ids from 0 to 6, got 7 at token 1"),
-        (["m", "--prompt", "-1"], "convert: `prompt` must hold ids from 0 to 6, got -1 at token 0"),
+        (["m", "--prompt", "3 7"], "convert: --prompt must hold ids from 0 to 6, got 7 at token 1"),
+        (["m", "--prompt", "-1"], "convert: --prompt must hold ids from 0 to 6, got -1 at token 0"),
         (["m", "--prompt", "@none"], "--prompt @none: cannot read none: no such file or directory"),
         (["m", "--prompt", "@."], "--prompt @.: cannot read .: is a directory"),
         (["m", "--prompt", "@zip"], "--prompt @zip: must be token ids such as '3 1 4', or text with --tokenizer, got "),
@@ -447,7 +447,7 @@ def npy(shape, data=b""):
             "--prompt @narrow: vectors for a model in numpy float64 must be float64, got float32",
         ),
         (["m", "--prompt", "@words"], "--prompt @words: vectors for a model in numpy float64 must be float64, got <U1"),
-        (["m", "--prompt", "@wide"], "convert: `prompt` must have shape (..., tokens, 4), got (3, 5)"),
+        (["m", "--prompt", "@wide"], "convert: --prompt must have shape (..., tokens, 4), got (3, 5)"),
         (["g", "--prompt", "@wide"], "--prompt @wide: vectors for a model in GF(10007) must be int64, got float64"),
         (["v", "--prompt", "1 2"], "--prompt: MODEL has no vocabulary; pass vectors, as @FILE of a .npy file"),
         (
@@ -460,8 +460,8 @@ def npy(shape, data=b""):
         ),
         (["m", "--prompt", "1", "--strength", "x"], "--strength: must be a number such as 2, 0.5 or 1/3, got 'x'"),
         (["m", "--prompt", "1", "--strength", "1/0"], "--strength: must be a number such as 2, 0.5 or 1/3, got '1/0'"),
-        (["m", "--prompt", "1", "--strength", "nan"], "convert: `strength` must be finite, got nan"),
-        (["m", "--prompt", "1", "--chunk", "0"], "convert: `chunk` must be an integer ≥ 1, got 0"),
+        (["m", "--prompt", "1", "--strength", "nan"], "convert: --strength must be finite, got nan"),
+        (["m", "--prompt", "1", "--chunk", "0"], "convert: --chunk must be an integer ≥ 1, got 0"),
         (
             ["m", "--prompt", "1", "--chunk", "1", "--mask", "full"],
             "convert: a prompt can be read in pieces only under mask 'causal'",
@@ -472,15 +472,15 @@ def npy(shape, data=b""):
         (["short", "--prompt", "1"], "read_safetensors: short: "),
         (
             ["foreign", "--prompt", "1"],
-            "read_model: foreign: the tensors must be those of refimpl, GPT-2 or Llama, got ",
+            "rwkv.cpp's .bin, got tensors x",
         ),
-        (["alone", "--prompt", "1"], "load: alone: `base` must be given: the model to which these biases belong"),
+        (["alone", "--prompt", "1"], "load: alone: MODEL must be the model to which these biases belong, since the file has no weights"),
         (["m", "--prompt", "1", "--baked", "other"], "another model, or changed"),
-        (["m", "--prompt", "1", "--baked", "m"], "`base` is given for biases alone, but this file holds a whole model"),
+        (["m", "--prompt", "1", "--baked", "m"], "the file must hold biases alone, since MODEL is given, got a whole model"),
         (["m", "--prompt", "1", "--backend", "touch"], "did you mean 'torch'?"),
         (
             ["m", "--prompt", "1", "--by", "clusters", "--features", "2"],
-            "convert: `by` makes a memory for softmax attention; this model",
+            "convert: --by makes a memory for softmax attention; this model",
         ),
         (["s", "--prompt", "1", "--features", "2"], "convert: a KV cache, without --by, takes no size, got --features"),
         (["s", "--prompt", "1", "--by", "taylor", "--budget", "2"], "convert: --by taylor takes no size, got --budget"),
@@ -496,27 +496,27 @@ def npy(shape, data=b""):
         ),
         (
             ["s", "--prompt", "1", "--by", "best", "--error", "nan"],
-            "Best: `error` must be a finite number ≥ 0, got nan",
+            "Best: --error must be a finite number ≥ 0, got nan",
         ),
         (["s", "--prompt", "1", "--by", "best", "--budget", "4"], "bytes, for one feature in each head, got 4"),
         (["s", "--prompt", "1", "--by", "cluster", "--features", "2"], "did you mean 'clusters'?"),
-        (["s", "--prompt", "1", "--by", "clusters", "--features", "0"], "Compression: `r` must be an integer"),
-        (["s", "--prompt", "1", "--strength", "2"], "convert: tokens of a KV cache count once; pass `by`"),
+        (["s", "--prompt", "1", "--by", "clusters", "--features", "0"], "Compression: --features must be an integer"),
+        (["s", "--prompt", "1", "--strength", "2"], "convert: tokens of a KV cache count once; pass --by"),
         (
             ["s", "--prompt", "1", "--by", "clusters", "--features", "2", "--strength", "2", "--check"],
             "--check: fidelity is to a prompt that counts once; --strength must be 1, got 2",
         ),
         (
             ["sv", "--prompt", "@right", "--check"],
-            "fidelity: `model` must have a vocabulary, and `prompt` and `text` be token ids of it",
+            "fidelity: MODEL must have a vocabulary, and --prompt and `text` be token ids of it",
         ),
         (
             ["r", "--prompt", "x", "--strength", "2"],
-            "the state of a recurrence is not a sum of its tokens; `strength` must be 1",
+            "the state of a recurrence is not a sum of its tokens; --strength must be 1",
         ),
         (
             ["r", "--prompt", "x", "--mask", "full"],
-            "a recurrence reads its text from left to right; `mask` must be 'causal', got 'full'",
+            "a recurrence reads its text from left to right; --mask must be 'causal', got 'full'",
         ),
         (["r", "--prompt", ""], "--prompt: must have a token or more to go on from, got ''"),
         (["m", "--prompt", "1", "--tokenizer", "none"], "cannot read none: no such file"),

@@ -13,6 +13,7 @@ import pytest
 
 from refimpl import GF, Config, Float, Model, Rotary, convert, generate, load, random_model, save
 from refimpl.cli import generate as cli_generate
+from refimpl.cli import prompt as cli_prompt
 from refimpl.cli.main import main
 from refimpl.files import safetensors as files
 from refimpl.files.models import read_model
@@ -342,7 +343,7 @@ def test_logits_are_whole_or_not_there(room, capsys, monkeypatch):
 def test_logits_that_cannot_be_written_are_refused_before_the_work(path, problem, room, capsys, monkeypatch):
     (room / "link").symlink_to("ids")
     (room / "p").write_text("3 1")
-    monkeypatch.setattr(cli_generate, "read_model", lambda *args, **options: pytest.fail("the work was begun"))
+    monkeypatch.setattr(cli_prompt, "read_model", lambda *args, **options: pytest.fail("the work was begun"))
     argv = ["ids", "--baked", "baked", "--prompt", "@p", "--tokenizer", "tokenizer.bin", "--logits", path]
     assert run(capsys, *argv) == (2, "", f"refimpl: --logits: {problem}\n")
 
@@ -409,7 +410,7 @@ def bad(made, tmp_path_factory):
             ["ids", "--prompt", "Once"],
             "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got 'Once'",
         ),
-        (["ids", "--prompt", "23"], "generate: `text` must hold ids from 0 to 22, got 23 at token 0"),
+        (["ids", "--prompt", "23"], "generate: --prompt must hold ids from 0 to 22, got 23 at token 0"),
         (["bytes"], "--prompt: must have a token or more to go on from, got ''"),
         (["bytes", "--baked", "baked"], "--prompt: must have a token or more to go on from, got ''"),
         (["bytes", "--prompt", "@empty"], "--prompt @empty: must have a token or more to go on from, got ''"),
@@ -421,31 +422,31 @@ def bad(made, tmp_path_factory):
         (["bytes", "--prompt", "\udce9"], "encode: `text` must be Unicode text, got half of a surrogate pair at 0"),
         (
             ["ids", "--prompt", "@batch"],
-            "generate: `text` must be one text of token ids, one or more, got a batch of shape (2, 2)",
+            "generate: --prompt must be one text of token ids, one or more, got a batch of shape (2, 2)",
         ),
-        (["ids", "--prompt", "@vectors"], "generate: `text` must be one text of token ids, one or more, got vectors"),
+        (["ids", "--prompt", "@vectors"], "generate: --prompt must be one text of token ids, one or more, got vectors"),
         (
             ["vectors.model", "--prompt", "@vectors"],
-            "generate: `model` must have a vocabulary, got one from vectors to vectors",
+            "generate: MODEL must have a vocabulary, got one from vectors to vectors",
         ),
         (["field", "--prompt", "1"], "maximum is not defined in GF(10007); generate needs an ordered system"),
-        (["ids", "--prompt", "1", "--tokens", "-1"], "generate: `tokens` must be an integer ≥ 0, got -1"),
-        (["ids", "--prompt", "1", "--seed", "-1"], "generate: `seed` must be an integer ≥ 0, got -1"),
+        (["ids", "--prompt", "1", "--tokens", "-1"], "generate: --tokens must be an integer ≥ 0, got -1"),
+        (["ids", "--prompt", "1", "--seed", "-1"], "generate: --seed must be an integer ≥ 0, got -1"),
         (
             ["ids", "--prompt", "1", "--temperature", "-1"],
-            "generate: `temperature` must be a finite number ≥ 0, got -1.0",
+            "generate: --temperature must be a finite number ≥ 0, got -1.0",
         ),
         (
             ["ids", "--prompt", "1", "--temperature", "nan"],
-            "generate: `temperature` must be a finite number ≥ 0, got nan",
+            "generate: --temperature must be a finite number ≥ 0, got nan",
         ),
         (
             ["ids", "--prompt", "1", "--temperature", "inf"],
-            "generate: `temperature` must be a finite number ≥ 0, got inf",
+            "generate: --temperature must be a finite number ≥ 0, got inf",
         ),
         (
             ["table", "--prompt", "1 2"],
-            "generate: `tokens` must be at most 8 after this text, for a table of 9 positions, got 100",
+            "generate: --tokens must be at most 8 after this text, for a table of 9 positions, got 100",
         ),
         (
             ["table", "--prompt", "1 " * 10],
@@ -454,11 +455,11 @@ def bad(made, tmp_path_factory):
         (["ids", "--prompt", "1", "--tokenizer", "none"], "cannot read none: no such file"),
         (
             ["ids", "--prompt", "1", "--tokenizer", "tokenizer.bin"],
-            "`tokenizer` must have the 23 ids of the model, got 264",
+            "--tokenizer must have the 23 ids of the model, got 264",
         ),
         (
             ["bytes", "--prompt", "1", "--tokenizer", "tokenizer.bin"],
-            "`tokenizer` must have the 256 ids of the model, got 264",
+            "--tokenizer must have the 256 ids of the model, got 264",
         ),
         (
             ["words", "--prompt", "1", "--tokenizer", "cut.bin"],
@@ -468,7 +469,7 @@ def bad(made, tmp_path_factory):
         (["ids", "--prompt", "1", "--baked", "none"], "read_safetensors: cannot read none: no such file"),
         (
             ["ids", "--prompt", "1", "--baked", "ids"],
-            "`base` is given for biases alone, but this file holds a whole model",
+            "the file must hold biases alone, since MODEL is given, got a whole model",
         ),
         (["ids", "--prompt", "1", "--baked", "baked"], "load: baked: "),
         (["softmax", "--prompt", "1", "--baked", "baked"], "load: baked: "),
@@ -476,19 +477,19 @@ def bad(made, tmp_path_factory):
             ["ids", "--prompt", "1", "--baked", "batched"],
             "generate: `model` must carry one prompt, got a batch of shape (2,)",
         ),
-        (["baked", "--prompt", "1"], "load: baked: `base` must be given: the model to which these biases belong"),
+        (["baked", "--prompt", "1"], "load: baked: MODEL must be the model to which these biases belong, since the file has no weights"),
         (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
         ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
-        (["empty", "--prompt", "1"], "read_model: empty: the file must be safetensors"),
+        (["empty", "--prompt", "1"], "read_model: empty: the file must be refimpl's safetensors, "),
         (["short", "--prompt", "1"], "read_safetensors: short: "),
-        (["noise", "--prompt", "1"], "read_model: noise: the file must be safetensors"),
+        (["noise", "--prompt", "1"], "read_model: noise: the file must be refimpl's safetensors, "),
         (["pickle", "--prompt", "1"], "an archive of torch.save, whose pickle could run anything when read"),
         (["deep", "--prompt", "1"], "deep"),
         (["lies.bin", "--prompt", "1"], "lies.bin"),
         (["rwkv.bin", "--prompt", "1"], "rwkv.bin: "),
         (
             ["foreign", "--prompt", "1"],
-            "read_model: foreign: the tensors must be those of refimpl, GPT-2 or Llama, got ",
+            "rwkv.cpp's .bin, got tensors x",
         ),
         (
             ["overflow", "--prompt", "1"],

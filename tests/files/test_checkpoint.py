@@ -30,10 +30,11 @@ from refimpl import (
     transformer,
 )
 from refimpl.files import checkpoint
-from refimpl.files.checkpoint import FORMAT, fingerprint, memory
+from refimpl.files.checkpoint import FORMAT, fingerprint
 from refimpl.files.safetensors import read_safetensors, write_safetensors
 from refimpl.model.rwkv import Rwkv
 from refimpl.prompt.compression import Compression
+from refimpl.prompt.fidelity import sizes_in_bytes
 from refimpl.systems.array import host
 from refimpl.verify.bounds import judge
 from refimpl.verify.conversion_check import check_conversion
@@ -157,10 +158,10 @@ def test_a_digest_is_of_configuration_system_and_weights_alone():
     assert len({digest(m) for m in (model, *others)}) == 6
 
 
-def test_memory():
+def test_sizes():
     model = convert(convert(random_model(Float("numpy", "float16"), REAL, 1), [1, 2, 3]), [PROMPT] * 4)
-    assert memory(model) == {"biases": 2 * (2 * 4 * (2 * 3 + 2)), "kv_cache": 2 * (4 * 2 * 8 * (2 + 3))}
-    assert memory(random_model(Float(), REAL, 1)) == {"biases": 0, "kv_cache": 0}
+    assert sizes_in_bytes(model) == {"biases": 2 * (2 * 4 * (2 * 3 + 2)), "kv_cache": 2 * (4 * 2 * 8 * (2 + 3))}
+    assert sizes_in_bytes(random_model(Float(), REAL, 1)) == {"biases": 0, "kv_cache": 0}
 
 
 # What is refused on saving
@@ -174,7 +175,7 @@ def test_memory():
         (
             random_model(QQ, PLAIN, 1),
             NotDefined,
-            "save: numbers of ℚ have no place in a file; floats of at most 64 bits and GF(p) have one",
+            "save: numbers of ℚ cannot be written; floats of at most 64 bits and GF(p) can",
         ),
         (random_model(MP(20), PLAIN, 1), NotDefined, "save: numbers of mpmath"),
         (random_model(Float("numpy", "longdouble"), PLAIN, 1), NotDefined, "save: numbers of numpy "),
@@ -266,9 +267,9 @@ def refused(path, message, base=None, error=ValueError, **options):
     [
         ({"format": None}, f"`format` must be {FORMAT!r}, as `save` writes it, got None"),
         ({"format": "refimpl 2"}, f"`format` must be {FORMAT!r}, as `save` writes it, got 'refimpl 2'"),
-        *[({name: None}, f"`{name}` must stand among the metadata, got None") for name in WORDS],
-        ({"config": "x" * 10**6}, "`config` must stand among the metadata, got a value of type str"),
-        ({"prompts": "[" + "1," * 10**6 + "1]"}, "`prompts` must stand among the metadata, got a value of type str"),
+        *[({name: None}, f"the metadata must have `{name}`, of 1 to 999999 characters, got None") for name in WORDS],
+        ({"config": "x" * 10**6}, "the metadata must have `config`, of 1 to 999999 characters, got a value of type str"),
+        ({"prompts": "[" + "1," * 10**6 + "1]"}, "the metadata must have `prompts`, of 1 to 999999 characters, got a value of type str"),
         ({"config": "{"}, "`config` must be one that `save` writes: JSONDecodeError"),
         ({"config": "[" * 9999}, "`config` must be one that `save` writes: "),
         ({"config": "[" * 99999 + "]" * 99999}, "`config` must be one that `save` writes: RecursionError"),
@@ -319,7 +320,7 @@ def test_changed_metadata(words, message, saved, path):
         ({"tied": None}, "`tied` must be a bool"),
         ({"phi": 7}, "Config: `phi` must be a function, a name, or a pair"),
         ({"phi": ["relu"]}, "Config: `phi` must be a function, a name, or a pair"),
-        ({"phi": ["relu", "relu"]}, "`save` would have written it otherwise"),
+        ({"phi": ["relu", "relu"]}, "it must read "),
         ({"phi": "os.system"}, "feature_map: `name` must be one of"),
         ({"phi": "r" * 10**5}, "feature_map: `name` must be one of"),
         ({"phi": f"polynomial({'9' * 5000})"}, "ValueError"),
@@ -327,11 +328,11 @@ def test_changed_metadata(words, message, saved, path):
         ({"epsilon": "1/0"}, "ZeroDivisionError"),
         ({"epsilon": "9" * 5000}, "ValueError: Exceeds the limit"),
         ({"epsilon": "-1/2"}, "Config: `epsilon` must be a Fraction ≥ 0"),
-        ({"epsilon": "2/4"}, "`save` would have written it otherwise"),
+        ({"epsilon": "2/4"}, "it must read "),
         ({"epsilon": 0.5}, "AttributeError"),
         ({"rope": 5}, "TypeError"),
         ({"rope": {"width": 3}}, "Rotary: `width` must be even, to pair features, got 3"),
-        ({"rope": {"width": 2}}, "`save` would have written it otherwise"),
+        ({"rope": {"width": 2}}, "it must read "),
         ({"extra": 1}, "TypeError"),
         ({"activation": "gelu"}, "another model, or changed"),
     ],
@@ -373,7 +374,7 @@ def test_hostile_position_and_prompts(words, message, saved, path):
             "Model: `biases[0].S` must be finite, got nan or inf at feature 0",
         ),
         ({"layers.1.b_D": np.full((1, 2), math.inf)}, "Model: `biases[1].z` must be finite"),
-        ({"layers.1.b_KV": None}, "layer 1: `b_KV` must be there in each layer, since other biases are"),
+        ({"layers.1.b_KV": None}, "layer 1: `b_KV` must be in the file for each layer, since other biases are"),
         ({"layers.1.b_D": None}, "Model: `biases[1]` has b_KV but no b_D; a normalised layer needs both"),
         (
             {"layers.0.b_KV": np.ones((3, 2, 3))},
@@ -422,12 +423,12 @@ def test_nothing_at_all(path):
 def test_prompts_without_biases(path):
     save(path, random_model(Float(), PLAIN, 1))
     sealed(path, prompts="[3]")
-    refused(path, "layer 0: `b_KV` must be there in each layer, since other biases are")
+    refused(path, "layer 0: `b_KV` must be in the file for each layer, since other biases are")
 
 
 def test_biases_of_another_model(saved, path):
     save(path, saved, biases_only=True)
-    refused(path, "`base` must be given: the model to which these biases belong")
+    refused(path, "`base` must be the model to which these biases belong, since the file has no weights, got None")
     for other in (
         random_model(Float(), REAL, 2),
         random_model(Float(), TABLE, 1),
@@ -437,7 +438,7 @@ def test_biases_of_another_model(saved, path):
     with says(TypeError, "load: `base` must be a Model, got str"):
         load(path, "float64")
     save(path, saved)
-    refused(path, "`base` is given for biases alone, but this file holds a whole model", base=saved)
+    refused(path, "the file must hold biases alone, since `base` is given, got a whole model", base=saved)
 
 
 def test_bfloat16_needs_a_library_that_has_it(path):
@@ -487,7 +488,7 @@ def other(kind):
 
 
 def arrays(model):
-    return checkpoint.named(model.biases)
+    return checkpoint.bias_arrays(model.biases)
 
 
 @pytest.mark.parametrize("kind", ["state", "cache", "memory"])
@@ -536,7 +537,7 @@ STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_poin
         ("state", STATE, lambda x: x[:1], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got (1, 2, 2)"),
         ("state", STATE, lambda x: x[0, 0, 0], "Model: `biases[0].S` must have shape (..., 2, 2, 2), got ()"),
         ("state", STATE, lambda x: x.astype(np.float32), f"`{STATE}` must be F64, for float64, got F32"),
-        ("cache", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
+        ("cache", TOKENS, None, "layer 1: `cache.k` must be in the file for each layer, since other biases are"),
         ("cache", TOKENS, nan, "Model: `biases[1].k` must be finite, got nan or inf at token 0, column 0, head (0,)"),
         (
             "cache",
@@ -557,7 +558,7 @@ STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_poin
             lambda x: x / 0.0,
             "Model: `biases[1].v` must be finite, got nan or inf at token 0, column 0",
         ),
-        ("memory", POINTS, None, "layer 0: `b_points` must be there exactly for a map 'points', got the map 'points'"),
+        ("memory", POINTS, None, "layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'points'"),
         (
             "memory",
             POINTS,
@@ -576,7 +577,7 @@ STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_poin
             lambda x: x[0, 0, 0],
             "Model: `memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got ()",
         ),
-        ("memory", "layers.0.b_KV", None, "layer 0: `b_KV` must be there for each map, got none for {'map': 'points'}"),
+        ("memory", "layers.0.b_KV", None, "layer 0: `b_KV` must be in the file for each map, got none for {'map': 'points'}"),
         (
             "memory",
             "layers.0.b_KV",
@@ -601,7 +602,7 @@ STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_poin
             lambda x: x[0, 0],
             "Model: `memory.z` must have shape (..., 2, 3) to match `memory.S`, got ()",
         ),
-        ("memory", TOKENS, None, "layer 1: `cache.k` must be there in each layer, since other biases are"),
+        ("memory", TOKENS, None, "layer 1: `cache.k` must be in the file for each layer, since other biases are"),
     ],
 )
 def test_hostile_arrays_of_other_pasts(kind, name, change, message, path):
@@ -624,7 +625,7 @@ def test_extra_arrays_of_other_pasts(kind, path):
     words = (
         "must have the parts"
         if kind == "state"
-        else f"`{extra.removeprefix('layers.0.')}` must have a map among the metadata, got none"
+        else f"`{extra.removeprefix('layers.0.')}` must have a map in the metadata `maps`, got none"
     )
     refused(path, words, base=base)
     for foreign in (
@@ -647,12 +648,12 @@ def test_extra_arrays_of_other_pasts(kind, path):
         ("{", "`maps` must be JSON, got '{'"),
         ("[5, 5]", "layer 0: `maps` must be a list of objects for each layer, got 5"),
         ("[[5], [5]]", "layer 0: `maps` must be a list of objects for each layer, got [5]"),
-        ("[[], []]", "layer 0: `b_D` must have a map among the metadata, got none"),
+        ("[[], []]", "layer 0: `b_D` must have a map in the metadata `maps`, got none"),
         ("[[{}], [{}]]", "layer 0: metadata: `map` must be one of"),
         ('[[{"map": "os.system"}], []]', "layer 0: metadata: `map` must be one of"),
         (
             '[[{"map": "positive", "A": "0"}], []]',
-            "layer 0: `b_points` must be there exactly for a map 'points', got the map 'positive'",
+            "layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'positive'",
         ),
     ],
 )
@@ -688,7 +689,7 @@ def test_other_pasts_truncated_or_changed_or_of_another_model(kind, path):
         refused(path, "another model, or changed", base=wrong)
     deeper = Rwkv("5.2", 1, 4, 2, 5, 7) if kind == "state" else replace(SOFTMAX, layers=1)
     refused(path, "another model, or changed", base=random_model(Float(), deeper, 1))
-    refused(path, "`base` must be given: the model to which these biases belong")
+    refused(path, "`base` must be the model to which these biases belong, since the file has no weights, got None")
 
 
 # Independence: a process that has the file and the input, and neither prompt nor library state

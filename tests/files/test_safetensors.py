@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.files import safetensors as files
-from refimpl.files.safetensors import DTYPES, read_safetensors, replacing, target_file, write_safetensors
+from refimpl.files.disk import replacing, target_file
+from refimpl.files.safetensors import DTYPES, read_safetensors, write_safetensors
 
 WORDS = st.text('ab.é\uffff𝄞\u2028\x7f\0\x1f\n\t"\\/', max_size=5)
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -192,11 +193,11 @@ WRONG = {
     "an endless integer": (raw('{"x": %s}' % ("9" * 5000)), "the header must be JSON in UTF-8: Exceeds the limit"),
     "a name twice": (
         raw('{"y": 1, "x": 1, "x": 2}'),
-        "the header must be JSON in UTF-8: the key 'x' stands there twice",
+        "the header must be JSON in UTF-8: the key 'x' occurs twice",
     ),
     "dtype twice": (
         raw('{"x": {"dtype": 1, "dtype": 2}}'),
-        "the header must be JSON in UTF-8: the key 'dtype' stands there twice",
+        "the header must be JSON in UTF-8: the key 'dtype' occurs twice",
     ),
     "metadata null": (raw({"__metadata__": None}), "the metadata must map str to str, got None"),
     "metadata a list": (raw({"__metadata__": ["a"]}), "the metadata must map str to str, got ['a']"),

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl import Config, Float, random_model
-from refimpl.files.models.reading import LARGEST_TEXT
+from refimpl.files.disk import LARGEST_TEXT
 from refimpl.files.tokenizers import ByteTokenizer, Gpt2Tokenizer, LlamaTokenizer, check_vocabulary, read_tokenizer
-from refimpl.files.tokenizers.byte_pairs import KINDS, joined, letters, words
-from tests.helpers.assertions import says
-from tests.helpers.real_weights import folder
+from refimpl.files.tokenizers.byte_pairs import KINDS, letters, merge, split_words
 
 TRICKY = [
     "",
@@ -118,7 +116,7 @@ def test_joining_by_a_heap_is_joining_the_best_pair_again_and_again(symbols):
     while found := [(*r, i) for i in range(len(slow) - 1) if (r := ranked(slow[i], slow[i + 1]))]:
         at = min(found, key=lambda f: (f[0], f[2]))[2]
         slow[at : at + 2] = [slow[at] + slow[at + 1]]
-    assert joined(symbols, ranked) == slow
+    assert merge(symbols, ranked) == slow
 
 
 def test_a_character_waits_for_its_bytes():
@@ -129,7 +127,7 @@ def test_a_character_waits_for_its_bytes():
 @pytest.mark.parametrize("text", TRICKY)
 def test_words_are_those_of_the_regular_expression(text):
     regex = pytest.importorskip("regex")
-    assert list(words(text)) == regex.findall(
+    assert list(split_words(text)) == regex.findall(
         r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""", text
     )
 
@@ -270,11 +268,11 @@ def test_gpt2_files_that_are_wrong(small, tmp_path):
         read(ids, "a a\na a")
     with says(ValueError, "vocab.bpe: the file must be text in UTF-8"):
         read(ids, b"\xff")
-    with says(ValueError, "encoder.json: the file must be JSON: the key 'a' stands there twice"):
+    with says(ValueError, "encoder.json: the file must be JSON: the key 'a' occurs twice"):
         read(b'{"a": 0, "a": 1}')
     with says(ValueError, "encoder.json: the JSON must be an object, got [1]"):
         read([1])
-    with says(ValueError, "encoder.json: the JSON must not be nested as deep as it is"):
+    with says(ValueError, "encoder.json: the JSON must have fewer nested levels, got more than can be read"):
         read(b'{"a":' * 10**5)
     with says(ValueError, f"vocab.bpe: the file must have at most {LARGEST_TEXT} bytes, got {LARGEST_TEXT + 1}"):
         read(ids, b"\n" * (LARGEST_TEXT + 1))

@@ -24,9 +24,9 @@ import refimpl as ri
 from refimpl import MP, QQ, Best, Compression, Config, Float, Memory, NotDefined, Points, Rotary, balls, convert
 from refimpl.attention.random_features import random_features
 from refimpl.attention.rope import LAYOUTS
-from refimpl.files import checkpoint
 from refimpl.files import safetensors as files
 from refimpl.prompt.compression import KINDS, RANDOM
+from refimpl.prompt.fidelity import sizes_in_bytes
 from refimpl.verify.check import Draws, check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorem import Numbers
@@ -630,7 +630,7 @@ def test_save_and_load(what, dtype, tmp_path):
     assert ("b_points" in names) == isinstance(phi, Points) and ("b_omega" in names) == what.startswith(
         "directions"
     )  # else a seed
-    assert checkpoint.memory(converted)["biases"] == sum(
+    assert sizes_in_bytes(converted)["biases"] == sum(
         b.k.nbytes + b.v.nbytes + sum(memory.nbytes for memory in b.memories) for b in converted.biases
     )
 

@@ -1,17 +1,16 @@
 """GPT-2: its published safetensors, and llm-viz's gpt-nano, which has the same architecture in JSON.
 
-    x_0 = wte[text] + wpe        x ← x + attn(ln_1 x)        x ← x + mlp(ln_2 x)        logits = ln_f(x) wteᵀ, or of lm_head
+    x_0 = wte[text] + wpe        x ← x + attn(ln_1 x)        x ← x + mlp(ln_2 x)
+    logits = ln_f(x) wteᵀ, or of lm_head
 
 attn: softmax(q kᵀ/√d) v, with c_attn = [W_Q W_K W_V];    mlp: gelu(x c_fc) c_proj, with the tanh form of gelu
-Source   Radford et al. 2019, as published in safetensors; Bycroft's llm-viz, whose weights are those of Karpathy's minGPT.
+Source   Radford et al. 2019, as published in safetensors; Bycroft's llm-viz, with the weights of Karpathy's minGPT.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-import os
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,80 +18,82 @@ from typing import Any
 import numpy as np
 
 from ...errors import brief
+from ...model.attention_layers import Config
 from ...model.transformer import Model
 from ...systems import System
-from ..safetensors import naturals, read_safetensors
-from .reading import Said, Tensors, object_of
+from ..disk import PathLike, is_shape, read_object
+from ..safetensors import read_safetensors
+from .reading import Format, Settings, Tensors
 
 LARGEST_NANO = 2**28  # bytes of a model in JSON
 BUFFERS = (".attn.bias", ".attn.masked_bias")  # the causal mask, which is no weight
 
 
-def read_gpt2(path: str | os.PathLike[str], *, system: System) -> Model:
+def read_gpt2(path: PathLike, *, system: System) -> Model:
     """The model in GPT-2's safetensors, with or without the prefix "transformer." before its names.
 
     heads, ε: of the `config.json` beside the file, else as in every published GPT-2: width/64, 10⁻⁵.
     Matrices are (in, out). The head is tied to the embedding if there is no lm_head, or an equal one.
     """
-    who = "read_gpt2"
-    tensors = Tensors(who, path, bare(f"{who}: {path}", read_safetensors(path).tensors), system)
-    beside = Path(path).with_name("config.json")
-    said = Said(who, beside, object_of(who, beside) if beside.is_file() else {})
-    said.one_of("model_type", "gpt2")
-    said.one_of("activation_function", "gelu_new", "gelu_pytorch_tanh")  # two names of one function
-    said.one_of("scale_attn_weights", True)
-    said.one_of("scale_attn_by_inverse_layer_idx", False)
-    said.one_of("add_cross_attention", False)
+    who, beside = "read_gpt2", Path(path).with_name("config.json")
+    tensors = Tensors(who, path, without_prefix(f"{who}: {path}", read_safetensors(path).tensors), system)
+    settings = Settings(who, beside, read_object(who, beside) if beside.is_file() else {})
+    settings.check_one_of("model_type", "gpt2")
+    settings.check_one_of("activation_function", "gelu_new", "gelu_pytorch_tanh")  # two names of one function
+    settings.check_one_of("scale_attn_weights", True)
+    settings.check_one_of("scale_attn_by_inverse_layer_idx", False)
+    settings.check_one_of("add_cross_attention", False)
     width = tensors.shape("wte.weight", 2)[1]
-    if said.answers.get("n_head") is None and width % 64:
+    if settings.get("n_head", None) is None and width % 64:
         raise ValueError(
-            f"{who}: {path}: the width must be a multiple of 64, or `n_head` stand in {beside}, got a width of {width}"
+            f"{who}: {path}: the width must be a multiple of 64, or {beside} must have `n_head`, got a width of {width}"
         )
-    if "lm_head.weight" in tensors and tensors.same("lm_head.weight", "wte.weight"):
-        del tensors.arrays["lm_head.weight"]
-    elif "lm_head.weight" in tensors and said.boolean("tie_word_embeddings", False):
-        raise ValueError(f"{who}: {path}: tensor 'lm_head.weight' must equal 'wte.weight', since {beside} ties them")
-    heads, epsilon = said.integer("n_head", width // 64), said.fraction("layer_norm_epsilon", "1e-5")
-    return gpt2(tensors, said, heads, epsilon, lambda x: x)
+    if "lm_head.weight" in tensors:
+        if tensors.equal("lm_head.weight", "wte.weight") or settings.boolean("tie_word_embeddings", False):
+            tensors.remove_tied("lm_head.weight", "wte.weight", beside)
+    heads, epsilon = settings.integer("n_head", width // 64), settings.fraction("layer_norm_epsilon", "1e-5")
+    return gpt2(tensors, settings, heads, epsilon)
 
 
-def read_nano(path: str | os.PathLike[str], *, system: System) -> Model:
+def read_nano(path: PathLike, *, system: System) -> Model:
     """The model in llm-viz's JSON. Matrices are (out, in), as torch has them; the head is a matrix of its own."""
-    answers, arrays = read_arrays(path)
-    said = Said("read_nano", path, answers)
-    tensors = Tensors("read_nano", path, bare(said.about, arrays), system)
-    return gpt2(tensors, said, said.integer("n_head"), Fraction(1, 100000), np.transpose)
+    values, arrays = read_arrays(path)
+    settings = Settings("read_nano", path, values)
+    tensors = Tensors("read_nano", path, without_prefix(settings.about, arrays), system)
+    return gpt2(tensors, settings, settings.integer("n_head"), Fraction(1, 100000), out_first=True)
 
 
-def bare(about: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def without_prefix(about: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The weights by their names without "transformer."."""
     found = {}
     for name, x in arrays.items():
         short = name.removeprefix("transformer.")
         if short in found:
-            raise ValueError(
-                f"{about}: tensor {short[:200]!r} must be there once, got it with and without 'transformer.'"
-            )
+            both = f"both {short[:200]!r} and {f'transformer.{short}'[:200]!r}"
+            raise ValueError(f"{about}: a tensor must be in the file once, got {both}")
         if not short.endswith(BUFFERS):
             found[short] = x
     return found
 
 
-def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The `config` of llm-viz's JSON, and its arrays: {name: {"shape": [...], "dtype": "torch.float32", "data": base64}}."""
-    found = object_of("read_nano", path, LARGEST_NANO)
+def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The `config` of llm-viz's JSON, and its arrays.
+
+    An array is {name: {"shape": [...], "dtype": "torch.float32", "data": base64}}.
+    """
+    found = read_object("read_nano", path, LARGEST_NANO)
     config = found.pop("config", None)
     if not isinstance(config, dict):
         raise ValueError(f"read_nano: {path}: `config` must be an object of llm-viz's JSON, got {brief(config)}")
-    return config, {name: decoded(f"read_nano: {path}: tensor {name[:200]!r}", x) for name, x in found.items()}
+    return config, {name: decode(f"read_nano: {path}: tensor {name[:200]!r}", x) for name, x in found.items()}
 
 
-def decoded(about: str, info: Any) -> np.ndarray:
+def decode(about: str, info: Any) -> np.ndarray:
     """One array."""
     if not isinstance(info, dict) or set(info) != {"shape", "dtype", "data"}:
         raise ValueError(f"{about} must have shape, dtype, data and nothing else, got {brief(info)}")
     shape, data = info["shape"], info["data"]
-    if not naturals(shape) or len(shape) > 8 or max(shape, default=0) >= 2**31:
+    if not is_shape(shape) or len(shape) > 8 or max(shape, default=0) >= 2**31:
         raise ValueError(f"{about} must have a shape of at most 8 integers from 0 to 2^31 − 1, got {brief(shape)}")
     if info["dtype"] != "torch.float32":
         raise ValueError(f"{about} must have dtype 'torch.float32', got {brief(info['dtype'])}")
@@ -107,25 +108,24 @@ def decoded(about: str, info: Any) -> np.ndarray:
     return np.frombuffer(numbers, "<f4").reshape(shape)
 
 
-def gpt2(tensors: Tensors, said: Said, heads: int, epsilon: Fraction, matrix: Callable[[Any], Any]) -> Model:
-    """The model of GPT-2's tensors; matrix: from the orientation in the file to (in, out), and back."""
+def gpt2(tensors: Tensors, settings: Settings, heads: int, epsilon: Fraction, out_first: bool = False) -> Model:
+    """The model of GPT-2's tensors, whose matrices are (in, out) in the file, or (out, in) if `out_first`."""
     vocabulary, width = tensors.shape("wte.weight", 2)
-    table, layers = tensors.shape("wpe.weight", 2)[0], tensors.layers("h.{}.ln_1.weight")
+    table = tensors.shape("wpe.weight", 2)[0]
     if width % heads:
-        raise ValueError(f"{said.about}: `n_head` must divide the width {width}, got {heads}")
-    if not layers:
-        tensors.find("h.0.ln_1.weight")
+        raise ValueError(f"{settings.about}: `n_head` must divide the width {width}, got {heads}")
+    layers = tensors.count_layers("h.{}.ln_1.weight")
     hidden = tensors.shape("h.0.mlp.c_fc.bias", 1)[0]
     for key, found in {"n_layer": layers, "n_embd": width, "vocab_size": vocabulary, "n_inner": hidden}.items():
-        said.agrees(key, found)
+        settings.check_integer(key, found)
     for key in ("n_positions", "n_ctx", "block_size"):
-        said.agrees(key, table)
+        settings.check_integer(key, table)
 
-    def linear(name: str, into: int, out: int) -> Any:
-        shape = (into, out) if matrix is not np.transpose else (out, into)
-        return matrix(tensors.take(f"{name}.weight", *shape))
+    def linear(name: str, into: int, out: int) -> np.ndarray:
+        name = f"{name}.weight"
+        return tensors.take(name, out, into).T if out_first else tensors.take(name, into, out)
 
-    weights: dict[str, Any] = {"positions": tensors.take("wpe.weight", table, width)}
+    weights = {"positions": tensors.take("wpe.weight", table, width)}
     for i in range(layers):
         h, w = f"h.{i}.", {}
         for j in (1, 2):
@@ -141,18 +141,27 @@ def gpt2(tensors: Tensors, said: Said, heads: int, epsilon: Fraction, matrix: Ca
         weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
     weights["embedding"] = tensors.take("wte.weight", vocabulary, width)
     d = width // heads
-    return tensors.model(
-        weights,
-        layers=layers,
-        width=width,
-        heads=heads,
-        d=d,
-        m=d,
-        phi="softmax",
-        epsilon=epsilon,
-        hidden=hidden,
-        biased=True,
-        vocabulary=vocabulary,
-        tied=tied,
-        table=table,
-    )
+    with tensors.located():
+        config = Config(
+            layers=layers,
+            width=width,
+            heads=heads,
+            d=d,
+            m=d,
+            phi="softmax",
+            epsilon=epsilon,
+            hidden=hidden,
+            biased=True,
+            vocabulary=vocabulary,
+            tied=tied,
+            table=table,
+        )
+    return tensors.model(config, weights)
+
+
+FORMATS = (
+    Format(
+        "GPT-2's safetensors", lambda o: not {"wte.weight", "transformer.wte.weight"}.isdisjoint(o.tensors), read_gpt2
+    ),
+    Format("llm-viz's JSON", lambda o: not o.is_safetensors and o.start.lstrip().startswith(b"{"), read_nano),
+)

@@ -1,14 +1,15 @@
 """Llama: llama2.c's files, and safetensors with the names of Hugging Face.
 
-    x_0 = E[text]        x ← x + attn(rms x)        x ← x + mlp(rms x)        logits = rms(x) Eᵀ, or of a head of its own
+    x_0 = E[text]        x ← x + attn(rms x)        x ← x + mlp(rms x)
+    logits = rms(x) Eᵀ, or of a head of its own
 
 attn: softmax(R_t q · R_s k / √d) v with RoPE before the kernel;    mlp: (silu(x W_gate) · x W_up) W_down
-Source   Touvron et al. 2023; Karpathy's llama2.c, version 0 of its format: interleaved RoPE of base 10000, ε = 10⁻⁵.
+Source   Touvron et al. 2023; Karpathy's llama2.c, version 0 of its format, which has interleaved RoPE of base 10000
+         and ε = 10⁻⁵.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from fractions import Fraction
 from math import prod
@@ -19,11 +20,12 @@ import numpy as np
 
 from ...attention.rope import angle_table
 from ...errors import brief
-from ...model.attention_layers import Rotary
+from ...model.attention_layers import Config, Rotary
 from ...model.transformer import Model
 from ...systems import Float, System
+from ..disk import PathLike, file_size, read_object
 from ..safetensors import read_safetensors
-from .reading import Said, Tensors, object_of, size_of
+from .reading import Format, Opening, Settings, Tensors
 
 HEADER = ("dim", "hidden", "layers", "heads", "kv_heads", "vocabulary", "context")
 LLAMA = {"phi": "softmax", "norm": "rms", "activation": "silu", "gated": True}  # of a Config
@@ -41,16 +43,17 @@ PROJECTIONS = {
 }
 
 
-def read_llama2c(path: str | os.PathLike[str], *, system: System) -> Model:
+def read_llama2c(path: PathLike, *, system: System) -> Model:
     """The model in a llama2.c file of version 0.
 
-    7 int32 (see HEADER; a vocabulary below 0: a head of its own), then float32: embedding, attention norms, wq, wk, wv, wo,
-    mlp norms, w1, w2, w3, final norm, tables of cos and sin, the head. Matrices are (out, in), those of all layers together.
+    The file has 7 int32, see HEADER (a vocabulary below 0: there is a head of its own), then float32: embedding,
+    attention norms, wq, wk, wv, wo, mlp norms, w1, w2, w3, final norm, tables of cos and sin, the head. Matrices are
+    (out, in), those of all layers together.
     """
     who = "read_llama2c"
-    size = size_of(who, path)
+    size = file_size(who, path)
     with open(path, "rb") as file:
-        header = header_of(who, path, file.read(4 * len(HEADER)))
+        header = parse_header(who, path, file.read(4 * len(HEADER)))
         shapes = llama2c_shapes(header)
         if size != (wanted := 4 * (len(HEADER) + sum(prod(s) for s in shapes.values()))):
             raise ValueError(f"{who}: {path}: the file must have {wanted} bytes for {header}, got {size}")
@@ -59,31 +62,32 @@ def read_llama2c(path: str | os.PathLike[str], *, system: System) -> Model:
     d = header["dim"] // header["heads"]
     check_rotations(tensors, tensors.take("cos", *shapes["cos"]), tensors.take("sin", *shapes["sin"]), d)
     x = {name: tensors.take(name, *shape) for name, shape in shapes.items() if name in tensors}
-    weights: dict[str, Any] = {"embedding": x["embedding"], "gain": x["final"]}
+    weights = {"embedding": x["embedding"], "gain": x["final"]}
     for i in range(header["layers"]):
         weights |= {f"layers.{i}.{name}": x[short][i].T for name, short in MATRICES.items()}
         weights |= {f"layers.{i}.gain_1": x["norm_1"][i], f"layers.{i}.gain_2": x["norm_2"][i]}
     if "head" in x:
         weights["unembedding"] = x["head"].T
     rope = Rotary(d, layout="interleaved", placement="before", base=10000)
-    return tensors.model(
-        weights,
-        **LLAMA,
-        layers=header["layers"],
-        width=header["dim"],
-        heads=header["heads"],
-        groups=header["kv_heads"],
-        d=d,
-        m=d,
-        rope=rope,
-        epsilon=Fraction(1, 100000),
-        hidden=header["hidden"],
-        vocabulary=abs(header["vocabulary"]),
-        tied="head" not in x,
-    )
+    with tensors.located():
+        config = Config(
+            **LLAMA,
+            layers=header["layers"],
+            width=header["dim"],
+            heads=header["heads"],
+            groups=header["kv_heads"],
+            d=d,
+            m=d,
+            rope=rope,
+            epsilon=Fraction(1, 100000),
+            hidden=header["hidden"],
+            vocabulary=abs(header["vocabulary"]),
+            tied="head" not in x,
+        )
+    return tensors.model(config, weights)
 
 
-def header_of(who: str, path: str | os.PathLike[str], start: bytes) -> dict[str, int]:
+def parse_header(who: str, path: PathLike, start: bytes) -> dict[str, int]:
     """The seven numbers at the start of a file, if they can be those of a model."""
     if len(start) < 4 * len(HEADER):
         raise ValueError(f"{who}: {path}: the file must begin with {len(HEADER)} int32, got {len(start)} bytes")
@@ -93,15 +97,15 @@ def header_of(who: str, path: str | os.PathLike[str], start: bytes) -> dict[str,
             raise ValueError(f"{who}: {path}: `{name}` must be from 1 to {LARGEST}, got {n}")
     dim, heads, groups = header["dim"], header["heads"], header["kv_heads"]
     if dim % (2 * heads) or heads % groups:
-        words = f"{groups} kv_heads, {heads} heads and width {dim}"
+        sizes = f"{groups} kv_heads, {heads} heads and width {dim}"
         raise ValueError(
-            f"{who}: {path}: kv_heads must divide heads, and heads the width, in even parts for RoPE, got {words}"
+            f"{who}: {path}: kv_heads must divide heads, and heads the width, in even parts for RoPE, got {sizes}"
         )
     return header
 
 
 def llama2c_shapes(header: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    """What follows the header, in the order of the file."""
+    """The names and shapes of the arrays behind the header, in the order of the file."""
     dim, hidden, L, heads, groups, vocabulary, context = header.values()
     d = dim // heads
     shapes: dict[str, tuple[int, ...]] = {
@@ -125,7 +129,8 @@ def llama2c_shapes(header: dict[str, int]) -> dict[str, tuple[int, ...]]:
 def check_rotations(tensors: Tensors, cos: np.ndarray, sin: np.ndarray, width: int) -> None:
     """The tables in the file, which llama2.c itself skips, must be those of base 10000.
 
-    They were made in float32: θ_i within a few ulp, the angle pθ rounded once more, so cos and sin are off by up to p · 2⁻²² or so.
+    They were made in float32: θ_i within a few ulp, and the angle pθ rounded once more. So cos and sin are off by up
+    to p · 2⁻²² or so.
     """
     allowed = (2 + np.arange(len(cos))[:, None]) * 2.0**-22
     for name, table, ours in zip(("cos", "sin"), (cos, sin), angle_table(Float(), width)(range(len(cos))), strict=True):
@@ -133,30 +138,29 @@ def check_rotations(tensors: Tensors, cos: np.ndarray, sin: np.ndarray, width: i
             raise ValueError(f"{tensors.about}: the table of {name} must be that of RoPE with base 10000, got another")
 
 
-def read_llama(path: str | os.PathLike[str], *, system: System) -> Model:
-    """The model in Llama's safetensors, as the `config.json` beside the file says. Matrices are (out, in); RoPE's layout is half."""
+def read_llama(path: PathLike, *, system: System) -> Model:
+    """The model in Llama's safetensors, as the `config.json` beside the file says.
+
+    Matrices are (out, in); RoPE's layout is half.
+    """
     who, beside = "read_llama", Path(path).with_name("config.json")
     tensors = Tensors(who, path, read_safetensors(path).tensors, system)
-    said = Said(who, beside, object_of(who, beside))
+    settings = Settings(who, beside, read_object(who, beside))
     for key, known in (("model_type", "llama"), ("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
-        said.one_of(key, known)
+        settings.check_one_of(key, known)
     for name in [name for name in tensors.arrays if name.endswith(".rotary_emb.inv_freq")]:
         del tensors.arrays[name]
     vocabulary, width = tensors.shape("model.embed_tokens.weight", 2)
-    layers = tensors.layers("model.layers.{}.input_layernorm.weight")
+    layers = tensors.count_layers("model.layers.{}.input_layernorm.weight")
     hidden = tensors.shape("model.layers.0.mlp.gate_proj.weight", 2)[0]
     sizes = {"num_hidden_layers": layers, "hidden_size": width, "vocab_size": vocabulary, "intermediate_size": hidden}
     for key, found in sizes.items():
-        said.agrees(key, found)
-    heads = said.integer("num_attention_heads")
-    groups, d = said.integer("num_key_value_heads", heads), said.integer("head_dim", max(width // heads, 1))
-    tied = said.boolean("tie_word_embeddings", False)
+        settings.check_integer(key, found)
+    heads = settings.integer("num_attention_heads")
+    groups, d = settings.integer("num_key_value_heads", heads), settings.integer("head_dim", max(width // heads, 1))
+    tied = settings.boolean("tie_word_embeddings", False)
     if tied and "lm_head.weight" in tensors:
-        if not tensors.same("lm_head.weight", "model.embed_tokens.weight"):
-            raise ValueError(
-                f"{who}: {path}: tensor 'lm_head.weight' must equal 'model.embed_tokens.weight', since {beside} ties them"
-            )
-        del tensors.arrays["lm_head.weight"]
+        tensors.remove_tied("lm_head.weight", "model.embed_tokens.weight", beside)
     shapes = {
         "W_Q": (heads * d, width),
         "W_K": (groups * d, width),
@@ -164,53 +168,67 @@ def read_llama(path: str | os.PathLike[str], *, system: System) -> Model:
         "W_O": (width, heads * d),
     }
     shapes |= {"W_gate": (hidden, width), "W_up": (hidden, width), "W_down": (width, hidden)}
-    weights: dict[str, Any] = {"gain": tensors.take("model.norm.weight", width)}
+    weights = {"gain": tensors.take("model.norm.weight", width)}
     for i in range(layers):
         h = f"model.layers.{i}."
-        w: dict[str, Any] = {
-            name: tensors.take(f"{h}{PROJECTIONS[name]}.weight", *shape).T for name, shape in shapes.items()
-        }
+        w = {name: tensors.take(f"{h}{PROJECTIONS[name]}.weight", *shape).T for name, shape in shapes.items()}
         w["gain_1"] = tensors.take(f"{h}input_layernorm.weight", width)
         w["gain_2"] = tensors.take(f"{h}post_attention_layernorm.weight", width)
         weights |= {f"layers.{i}.{name}": x for name, x in w.items()}
     weights["embedding"] = tensors.take("model.embed_tokens.weight", vocabulary, width)
     if not tied:
         weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
-    return tensors.model(
-        weights,
-        **LLAMA,
-        layers=layers,
-        width=width,
-        heads=heads,
-        groups=groups,
-        d=d,
-        m=d,
-        rope=rotary(who, said, d),
-        epsilon=said.fraction("rms_norm_eps", "1e-6"),
-        hidden=hidden,
-        vocabulary=vocabulary,
-        tied=tied,
-    )
+    rope, epsilon = read_rope(settings, d), settings.fraction("rms_norm_eps", "1e-6")
+    with tensors.located():
+        config = Config(
+            **LLAMA,
+            layers=layers,
+            width=width,
+            heads=heads,
+            groups=groups,
+            d=d,
+            m=d,
+            rope=rope,
+            epsilon=epsilon,
+            hidden=hidden,
+            vocabulary=vocabulary,
+            tied=tied,
+        )
+    return tensors.model(config, weights)
 
 
-def rotary(who: str, said: Said, width: int) -> Rotary:
+def read_rope(settings: Settings, width: int) -> Rotary:
     """RoPE as `rope_theta` says, or the newer `rope_parameters`: {"rope_theta": ..., "rope_type": "default"}."""
-    inner = said
+    inner = settings
     for key in ("rope_scaling", "rope_parameters"):
-        answers = said.given(key, {})
-        if not isinstance(answers, dict) or not answers.keys() <= ROPE:
+        values = settings.get(key, {})
+        if not isinstance(values, dict) or not values.keys() <= ROPE:
             raise ValueError(
-                f"{said.about}: `{key}` must have no keys but {', '.join(sorted(ROPE))}, got {brief(answers)}"
+                f"{settings.about}: `{key}` must have no keys but {', '.join(sorted(ROPE))}, got {brief(values)}"
             )
-        inner = Said(who, f"{said.path}: `{key}`", said.answers | answers)
-        inner.one_of("rope_type", "default")
-        inner.one_of("type", "default")
-        inner.one_of("partial_rotary_factor", 1.0, 1)
+        inner = Settings(settings.who, f"{settings.path}: `{key}`", settings.values | values)
+        inner.check_one_of("rope_type", "default")
+        inner.check_one_of("type", "default")
+        inner.check_one_of("partial_rotary_factor", 1.0, 1)
     base = inner.fraction("rope_theta", "10000")
     if base.denominator != 1 or base < 1:
         raise ValueError(
             f"{inner.about}: `rope_theta` must be a whole number ≥ 1: nothing else is implemented, got {float(base)}"
         )
     if width % 2:
-        raise ValueError(f"{said.about}: `head_dim` must be even for RoPE, got {width}")
+        raise ValueError(f"{settings.about}: `head_dim` must be even for RoPE, got {width}")
     return Rotary(width, layout="half", placement="before", base=int(base))
+
+
+def is_llama2c(opening: Opening) -> bool:
+    """The format has no magic number: the seven integers of its header must be possible."""
+    try:
+        return not opening.is_safetensors and bool(parse_header("read_llama2c", "", opening.start))
+    except ValueError:
+        return False
+
+
+FORMATS = (
+    Format("Llama's safetensors", lambda o: "model.embed_tokens.weight" in o.tensors, read_llama),
+    Format("llama2.c's .bin of version 0", is_llama2c, read_llama2c),
+)

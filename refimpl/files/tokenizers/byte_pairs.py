@@ -1,4 +1,4 @@
-"""What the tokenizers are made of: GPT-2's words, neighbours joined in the order of their rank, bytes as letters."""
+"""Byte-pair encoding: GPT-2's words, merges of neighbours in the order of their rank, bytes as letters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORD = re.compile(" ?L+| ?N+| ?O+|[ S]+(?![LNO])|[ S]+")
 
 
 class Kinds(dict[int, str]):
-    """Code point -> the kind that stands for it: " " itself, S other white space, L letter, N number, O other."""
+    """Code point -> its kind: " " itself, S other white space, L letter, N number, O other."""
 
     def __missing__(self, point: int) -> str:
         char = chr(point)
@@ -30,14 +30,15 @@ class Kinds(dict[int, str]):
 KINDS = Kinds()
 
 
-def words(text: str) -> Iterator[str]:
-    r"""The text, cut where GPT-2 cuts it: by the regular expression
+def split_words(text: str) -> Iterator[str]:
+    r"""The pieces into which GPT-2 cuts a text, by the regular expression
 
         's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 
-    of the classes of Unicode, as Python's unicodedata knows them: what is assigned later is neither letter nor number.
+    with the classes of Unicode that Python's unicodedata knows: a character that was assigned later
+    is neither letter nor number.
 
-    >>> list(words("it's  2¼ o'clock, they'll say\n"))
+    >>> list(split_words("it's  2¼ o'clock, they'll say\n"))
     ['it', "'s", ' ', ' 2¼', ' o', "'", 'clock', ',', ' they', "'ll", ' say', '\n']
     """
     kinds, start = text.translate(KINDS), 0
@@ -48,20 +49,18 @@ def words(text: str) -> Iterator[str]:
         start = end
 
 
-Ranked = Callable[[int, int], tuple[float, int] | None]  # neighbours -> their rank and what they become, if they join
+def merge(symbols: list[int], rank: Callable[[int, int], tuple[float, int] | None]) -> list[int]:
+    """Merge two neighbours, those of least rank, the leftmost of equals, until no neighbours merge.
 
-
-def joined(symbols: list[int], ranked: Ranked) -> list[int]:
-    """Join two neighbours, those of least rank, the leftmost of equals, until no neighbours join.
-
-    Cost   O(n log n): pairs wait in a heap, and one that is no longer there when its turn comes is passed over.
+    rank : neighbours -> their rank and what they become; None if they do not merge
+    Cost   O(n log n): pairs wait in a heap, and a pair that no longer exists is passed over.
     """
     symbols, n = list(symbols), len(symbols)
     before, after = list(range(-1, n - 1)), list(range(1, n + 1))
     waiting: list[tuple[float, int, int, int, int]] = []
 
     def offer(i: int, j: int) -> None:
-        if i >= 0 and j < n and (found := ranked(symbols[i], symbols[j])) is not None:
+        if i >= 0 and j < n and (found := rank(symbols[i], symbols[j])) is not None:
             heapq.heappush(waiting, (found[0], i, symbols[i], symbols[j], found[1]))
 
     for i in range(n - 1):
@@ -81,7 +80,7 @@ def joined(symbols: list[int], ranked: Ranked) -> list[int]:
 
 @functools.cache
 def letters() -> dict[int, str]:
-    """GPT-2's letter for each byte: itself where it is printed, else one of those from U+0100 on, in order."""
+    """GPT-2's letter for each byte: itself if it is printable, else the next one from U+0100 on."""
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     rest = [b for b in range(256) if b not in own]
     return {b: chr(b) for b in own} | {b: chr(256 + i) for i, b in enumerate(rest)}

@@ -1,24 +1,23 @@
-"""Files of tokenizers, of which nothing is believed: GPT-2's two, and llama2.c's one."""
+"""Readers of tokenizers: GPT-2's two files, and llama2.c's one. Nothing in them is believed."""
 
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections import Counter
 from pathlib import Path
 
 from ...errors import brief
-from ..models.reading import bytes_of, object_of, size_of, text_of
-from . import BYTES, Gpt2Tokenizer, LlamaTokenizer, Tokenizer
+from ..disk import PathLike, file_size, read_bytes, read_object, read_text
 from .byte_pairs import letters
+from .tokenizer import BYTES, Gpt2Tokenizer, LlamaTokenizer, Tokenizer
 
-# GPT-2's two files, under the names they are found by: ids, merges.
+# the names of GPT-2's two files: ids, merges
 PAIRS = {"encoder.json": "vocab.bpe", "gpt2-encoder.json": "gpt2-vocab.bpe", "vocab.json": "merges.txt"}
 
 
-def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer in a file or folder, whichever it is."""
+def read_tokenizer(path: PathLike) -> Tokenizer:
+    """The tokenizer in a file or folder: one of GPT-2's two files, or llama2.c's tokenizer.bin."""
     who, path = "read_tokenizer", Path(path)
     if path.is_dir():
         for ids, merges in PAIRS.items():
@@ -26,7 +25,7 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer:
                 return read_gpt2_tokenizer(path / ids, path / merges)
         pairs = ", or ".join(map(" and ".join, PAIRS.items()))
         raise OSError(f"{who}: cannot read {path}: the folder must hold {pairs}")
-    size_of(who, path)
+    file_size(who, path)
     for ids, merges in PAIRS.items():
         if path.name in (ids, merges):
             return read_gpt2_tokenizer(path.with_name(ids), path.with_name(merges))
@@ -40,11 +39,14 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer:
     return read_llama_tokenizer(path)
 
 
-def read_gpt2_tokenizer(encoder: str | os.PathLike[str], merges: str | os.PathLike[str]) -> Gpt2Tokenizer:
-    """GPT-2's tokenizer, from {token: id} in JSON and lines of two tokens that join; tokens are written in GPT-2's letters for bytes."""
+def read_gpt2_tokenizer(encoder: PathLike, merges: PathLike) -> Gpt2Tokenizer:
+    """GPT-2's tokenizer, from {token: id} in JSON and lines of two tokens that merge.
+
+    Tokens are written in GPT-2's letters for bytes.
+    """
     who = "read_tokenizer"
-    size_of(who, merges)
-    ids, byte = object_of(who, encoder), {letter: b for b, letter in letters().items()}
+    file_size(who, merges)
+    ids, byte = read_object(who, encoder), {letter: b for b, letter in letters().items()}
     tokens: list[bytes] = [b""] * len(ids)
     for token, i in ids.items():
         if type(i) is not int or not 0 <= i < len(ids) or tokens[i]:
@@ -61,15 +63,18 @@ def read_gpt2_tokenizer(encoder: str | os.PathLike[str], merges: str | os.PathLi
             raise ValueError(
                 f"{who}: {encoder}: there must be a token for every byte, got none for {byte[letter]:#04x}"
             )
-    return Gpt2Tokenizer(tokens, merges_of(who, merges, ids, set(byte)))
+    return Gpt2Tokenizer(tokens, read_merges(who, merges, ids, set(byte)))
 
 
-def merges_of(
-    who: str, path: str | os.PathLike[str], ids: dict[str, int], made: set[str]
+def read_merges(
+    who: str, path: PathLike, ids: dict[str, int], made: set[str]
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    """(id, id) -> (rank, id of both). Each must be made of what was made before it: so joining all pairs of least rank at once, as
-    GPT-2 does, and one after the other are the same."""
-    lines = text_of(who, path).removesuffix("\n").split("\n")
+    """(id, id) -> (rank, id of both).
+
+    Each token must be made of tokens made before it. So it is the same to merge all pairs of least
+    rank at once, as GPT-2 does, or one after the other.
+    """
+    lines = read_text(who, path).removesuffix("\n").split("\n")
     merges: dict[tuple[int, int], tuple[int, int]] = {}
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith("#version"):
@@ -89,10 +94,10 @@ def merges_of(
     return merges
 
 
-def read_llama_tokenizer(path: str | os.PathLike[str]) -> LlamaTokenizer:
-    """llama2.c's tokenizer: int32 the greatest length, then for each token float32 score, int32 length, bytes, until the file ends."""
+def read_llama_tokenizer(path: PathLike) -> LlamaTokenizer:
+    """llama2.c's tokenizer: int32 the greatest length; then float32 score, int32 length, bytes of each token."""
     who = f"read_tokenizer: {path}"
-    data = bytes_of("read_tokenizer", path)
+    data = read_bytes("read_tokenizer", path)
     if len(data) < 4:
         raise ValueError(
             f"{who}: the file must begin with an int32, the greatest length of a token, got {len(data)} bytes"
@@ -107,8 +112,8 @@ def read_llama_tokenizer(path: str | os.PathLike[str]) -> LlamaTokenizer:
         if not math.isfinite(score):
             raise ValueError(f"{who}: token {len(tokens)} must have a finite score, got {score}")
         if not 1 <= length <= min(most, len(data) - at - 8):
-            words = f"at most {most}, with {len(data) - at - 8} bytes left"
-            raise ValueError(f"{who}: token {len(tokens)} must have a length from 1 on, {words}, got {length}")
+            limits = f"at most {most}, with {len(data) - at - 8} bytes left"
+            raise ValueError(f"{who}: token {len(tokens)} must have a length from 1 on, {limits}, got {length}")
         tokens.append(data[at + 8 : at + 8 + length])
         scores.append(score)
         at += 8 + length

@@ -1,0 +1,102 @@
+"""Files on disk: written completely or not at all, and read with nothing in them believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import brief
+
+PathLike = str | os.PathLike[str]
+LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have 2^20
+
+
+def target_file(who: str, path: PathLike) -> Path:
+    """The file that will be written, behind any symbolic link; refused before the work if it cannot be."""
+    target = Path(os.path.realpath(path))
+    if os.fspath(path) in ("", "-", "/dev/stdout", "/dev/stderr") or (
+        os.path.exists(path) and not os.path.isfile(path)
+    ):
+        problem = "not a regular file"
+    elif not target.parent.is_dir():
+        problem = "no such folder"
+    elif not os.access(target.parent, os.W_OK | os.X_OK):
+        problem = "the folder is not writable"
+    else:
+        return target
+    raise OSError(f"{who}: cannot write {path}: {problem}")
+
+
+@contextmanager
+def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
+    """A new file that replaces the target when its block ends without an error, and else leaves no trace."""
+    draft = target.with_name(f".refimpl-{os.getpid()}-{time.time_ns()}.tmp")
+    try:
+        with open(draft, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+        os.replace(draft, target)
+    except OSError as error:
+        raise OSError(f"{who}: cannot write {target}: {error.strerror or error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def file_size(who: str, path: PathLike) -> int:
+    """The number of bytes in a regular file."""
+    if not os.path.isfile(path):
+        raise OSError(f"{who}: cannot read {path}: {'not a regular file' if os.path.exists(path) else 'no such file'}")
+    return os.path.getsize(path)
+
+
+def read_bytes(who: str, path: PathLike, most: int = LARGEST_TEXT) -> bytes:
+    """All bytes of a file that has at most so many."""
+    if (size := file_size(who, path)) > most:
+        raise ValueError(f"{who}: {path}: the file must have at most {most} bytes, got {size}")
+    return Path(path).read_bytes()
+
+
+def read_text(who: str, path: PathLike, most: int = LARGEST_TEXT) -> str:
+    try:
+        return read_bytes(who, path, most).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{who}: {path}: the file must be text in UTF-8: {error}") from error
+
+
+def read_object(who: str, path: PathLike, most: int = LARGEST_TEXT) -> dict[str, Any]:
+    """The JSON object in a file."""
+    text = read_text(who, path, most)
+    try:
+        found = parse_json(text)
+    except RecursionError:
+        raise ValueError(f"{who}: {path}: the JSON must have fewer nested levels, got more than can be read") from None
+    except ValueError as error:
+        raise ValueError(f"{who}: {path}: the file must be JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{who}: {path}: the JSON must be an object, got {brief(found)}")
+    return found
+
+
+def parse_json(text: str) -> Any:
+    """JSON, with a key that occurs twice in an object refused, and NaN and Infinity too."""
+
+    def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(key for key, _ in pairs)
+        if len(counts) < len(pairs):
+            raise ValueError(f"the key {brief(counts.most_common(1)[0][0])} occurs twice")
+        return dict(pairs)
+
+    def refuse_constant(constant: str) -> None:
+        raise ValueError(f"{constant} is not a number of JSON")
+
+    return json.loads(text, object_pairs_hook=distinct_keys, parse_constant=refuse_constant)
+
+
+def is_shape(x: Any) -> bool:
+    """Is this JSON value a list of integers ≥ 0?"""
+    return isinstance(x, list) and all(type(n) is int and n >= 0 for n in x)
