@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..checks import check_integer
-from ..checks import leading_axes
-from ..checks import check_shape
+from ..checks import check_integer, check_shape, leading_axes
 from ..errors import choose
 from ..systems import floats
 from ..systems.floats import quiet

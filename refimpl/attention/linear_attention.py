@@ -40,7 +40,7 @@ from ..errors import NotDefined, NotFinite, ZeroDenominator
 from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums, surely_finite
 from .feature_maps import FeatureMap, Kernel, identity
 
-IDENTITY = Kernel()  # φ(x) = x, no RoPE, normalised
+IDENTITY, UNNORMALISED = Kernel(), Kernel(normalise=False)  # φ(x) = x, no RoPE
 ROWS = 256  # so many that BLAS is busy, so few that a thousand keys and a dozen heads stay below 32 MB
 CACHE = 2**18
 

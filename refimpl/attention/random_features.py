@@ -19,14 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..checks import check_type
-from ..checks import check_integer
-from ..checks import common_namespace
-from ..checks import check_shape
+from ..checks import check_integer, check_shape, check_type, common_namespace
 from ..errors import NotDefined, brief, choose
-from ..systems import System, SystemArray, floats, require, system_of
-from ..systems.floats import array_namespace
-from ..systems.floats import itemsize
+from ..systems import System, floats, require, system_of
+from ..systems.floats import array_namespace, constant, itemsize, require_of
 from .feature_maps import outer
 from .rope import Rope, rotate
 

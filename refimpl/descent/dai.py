@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..arrays import Array
 from ..attention.linear_attention import linear_attention_chunked
-from ..checks import divide, check_finite_arrays, check_type, common_namespace, check_scalar, check_shape
+from ..checks import check_finite_arrays, check_scalar, check_shape, check_type, common_namespace, divide
 from ..model.transformer import Model
 from ..systems.floats import array_namespace
 from .gradient import Number

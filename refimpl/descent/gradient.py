@@ -9,10 +9,9 @@ from importlib import import_module
 from typing import cast
 
 from ..arrays import Array
-from ..checks import check_finite_arrays, library_of, common_namespace, check_scalar, check_shape
+from ..checks import check_finite_arrays, check_scalar, check_shape, common_namespace, library_of
 from ..systems import Dual, Rounded, SystemArray
-from ..systems.floats import device
-from ..systems.floats import dtype_name
+from ..systems.floats import device, dtype_name
 
 Loss = Callable[..., Array]
 Number = int | float | Fraction | Array  # Python's, or an array of shape ()

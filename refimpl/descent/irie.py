@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..arrays import Array
 from ..attention.state import absorb, no_text
-from ..checks import check_finite_arrays, check_integer, common_namespace, check_scalar, check_shape
+from ..checks import check_finite_arrays, check_integer, check_scalar, check_shape, common_namespace
 from .gradient import Loss, Number, gradient
 
 

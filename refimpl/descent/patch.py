@@ -13,7 +13,7 @@ Source   "Learning without training", arXiv 2507.16003
 from __future__ import annotations
 
 from ..arrays import Array
-from ..checks import divide, check_finite_arrays, check_shape
+from ..checks import check_finite_arrays, check_shape, divide
 
 
 def rank_one_patch(W: Array, a: Array, delta: Array) -> Array:

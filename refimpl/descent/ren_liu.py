@@ -24,7 +24,17 @@ from math import inf, log, sqrt
 from typing import Any
 
 from ..arrays import Array
-from ..checks import divide, check_finite_arrays, check_type, check_integer, is_zero, is_true, common_namespace, check_scalar, check_shape
+from ..checks import (
+    check_finite_arrays,
+    check_integer,
+    check_scalar,
+    check_shape,
+    check_type,
+    common_namespace,
+    divide,
+    is_true,
+    is_zero,
+)
 from ..errors import ZeroDenominator, brief
 from ..systems import require, system_of
 from ..systems.floats import array_namespace, device

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from ..arrays import Array
 from ..attention.state import absorb, no_text
-from ..checks import check_finite_arrays, check_integer, is_zero, common_namespace, check_scalar, check_shape
+from ..checks import check_finite_arrays, check_integer, check_scalar, check_shape, common_namespace, is_zero
 from ..model.attention_layers import Config
 from ..model.transformer import Model
 from ..systems.floats import array_namespace, device

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
-from ..checks import check_type, check_integer
+from ..checks import check_integer, check_type
 from ..errors import NotDefined, brief
 from ..model.attention_layers import Config, Rotary
 from ..model.rwkv import Rwkv

@@ -23,12 +23,13 @@ import numpy as np
 from ..arrays import Array
 from ..attention.memory import LogFeatures, Memory, Points
 from ..attention.random_features import KINDS, RandomFeatures, random_features
-from ..attention.state import KVCache, State
+from ..attention.softmax_attention import KVCache
+from ..attention.state import State
 from ..checks import check_integer, check_shape
 from ..errors import brief, choose
 from ..model.recurrence import Carried
 from ..systems import SystemArray, floats, system_of
-from ..systems.array import array_namespace, device
+from ..systems.floats import array_namespace, device
 
 MEMORY = {"S": "b_KV", "z": "b_D", "scale": "b_scale", "mix": "b_mix"}
 MAP = {"points": "b_points", "omega": "b_omega"}

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import check_type
-from ..checks import check_integer
-from ..checks import check_token_ids
+from ..checks import check_integer, check_token_ids, check_type
 from ..systems import floats, require, system_of
 from .transformer import Model, transformer
 
@@ -59,7 +57,7 @@ def read_tokens(model: Model, ids: NDArray[np.int64]) -> tuple[NDArray[np.float6
     logits, states = transformer(model, ids)
     if logits.ndim != 2:
         raise ValueError(f"generate: `model` must carry one prompt, got a batch of shape {tuple(logits.shape[:-2])}")
-    return floats(logits[-1, :]), model.carrying(states)
+    return floats(logits[-1, :]), model.carry(states, model.prompts)
 
 
 def sample_tokens(

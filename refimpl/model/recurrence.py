@@ -32,7 +32,7 @@ from ..checks import (
 )
 from ..errors import NotDefined, ZeroDenominator
 from ..systems import ArraySystem, require, system_of
-from ..systems.floats import device, quiet
+from ..systems.floats import device, itemsize, quiet
 
 QuotientState = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent, and the exponent
 

@@ -31,13 +31,7 @@ from typing import Any, ClassVar
 
 from ..arrays import Array
 from ..attention.feature_maps import Kernel, relu2
-from ..checks import check_finite
-from ..checks import check_type
-from ..checks import check_integer
-from ..checks import leading_axes
-from ..checks import check_kinds
-from ..checks import check_shape
-from ..checks import require_finite
+from ..checks import check_finite, check_integer, check_kinds, check_shape, check_type, leading_axes, require_finite
 from ..errors import NotDefined, NotFinite, choose
 from ..systems.floats import array_namespace, constant, device
 from .recurrence import FORMS, NOTHING, Carried, RecurrentForm

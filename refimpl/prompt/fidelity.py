@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
-from ..checks import check_type
-from ..checks import check_token_ids
+from ..checks import check_token_ids, check_type
 from ..model.transformer import Model, transformer
 from ..systems import Float, floats, system_of
 from ..systems.array import host

@@ -29,9 +29,9 @@ from ..attention.state import State, shift
 from ..checks import check_type
 from ..errors import NotDefined
 from ..model.attention_layers import Config
+from ..model.rwkv import through_layers
 from ..model.transformer import Form, Model, embed, transformer, vectors
 from ..nano import layer
-from ..model.rwkv import through_layers
 from ..prompt.conversion import blend
 from ..systems import Float, RunningError, System, system_of
 from ..systems.array import host, seed_of

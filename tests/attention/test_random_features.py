@@ -21,19 +21,18 @@ from scipy.special import hyp0f1
 import refimpl as ri
 from refimpl import MP, QQ, Float, Rope, RunningError, balls
 from refimpl.attention.feature_error import mean_squared_error
-from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features, same_draw
+from refimpl.attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures, random_features
 from refimpl.attention.rope import LAYOUTS
 from refimpl.systems.array import host
 from refimpl.systems.floats import dtype_name
 from refimpl.verify.cases import FeatureCase, case_from_json
 from refimpl.verify.check import Draws, check
-from refimpl.verify.theorems import features
+from refimpl.verify.implementation import REFIMPL
+from refimpl.verify.theorems.features import THEOREMS as FEATURES
 from tests.helpers.assertions import informative, says
 from tests.helpers.backends import BACKENDS, backends, kept
 from tests.helpers.chance import drawn, interval
 from tests.helpers.strategies import MAKERS
-from refimpl.verify.implementation import REFIMPL
-from refimpl.verify.theorems.features import THEOREMS as FEATURES
 
 F = Float()
 ROUNDING = 2.0**-40  # of formulas of some tens of operations, each right to 2^-45, in which little cancels

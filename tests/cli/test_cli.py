@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tests.helpers.planted import use_implementation
 
 import refimpl as ri
 from refimpl import packages
@@ -17,6 +16,7 @@ from refimpl.verify import registry
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Result
+from tests.helpers.planted import use_implementation
 
 FEW = ["rope_layouts", "--system", "Q"]
 

@@ -18,8 +18,7 @@ from refimpl.cli import convert as cli_convert
 from refimpl.cli.main import main
 from refimpl.files.models import read_model
 from refimpl.files.tokenizers import read_tokenizer
-from refimpl.model.rwkv import Rwkv
-from refimpl.model.rwkv import through_layers
+from refimpl.model.rwkv import Rwkv, through_layers
 from refimpl.prompt import conversion
 from refimpl.prompt.compression import Compression
 from refimpl.prompt.compression.best import Best

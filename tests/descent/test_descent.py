@@ -24,8 +24,8 @@ from refimpl.descent import dai, irie, ren_liu, von_oswald
 from refimpl.descent.gradient import alignment, gradient, squared_error, step
 from refimpl.descent.patch import rank_one_patch
 from refimpl.systems import Dual, fractions
-from refimpl.systems.floats import array_namespace
 from refimpl.systems.balls import Balls
+from refimpl.systems.floats import array_namespace
 from refimpl.systems.multiprecision import Multiprecision
 from refimpl.verify.cases import Case, Lesson, case_from_json
 from refimpl.verify.check import Draws, check, minimal
@@ -33,11 +33,11 @@ from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Different, Numbers
 from refimpl.verify.theorems import descent as theorems
+from refimpl.verify.ways import WAYS, way_of
 from tests.helpers import oracle
 from tests.helpers.assertions import contains, informative, says
 from tests.helpers.oracle import dot, times
 from tests.helpers.strategies import MAKERS, SEEDS
-from refimpl.verify.ways import WAYS, way_of
 
 EXACT = [QQ, GF(2**61 - 1)]
 exact_systems = pytest.mark.parametrize("system", EXACT, ids=str)

@@ -20,9 +20,8 @@ from refimpl.files.models.llama import HEADER, llama2c_shapes, read_llama, read_
 from refimpl.files.models.reading import Settings
 from refimpl.files.safetensors import write_safetensors
 from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
-from refimpl.model.transformer import gelu, norm
-from refimpl.model.transformer import embed, split
 from refimpl.model.attention_layers import keys_values
+from refimpl.model.transformer import embed, gelu, norm, split
 from refimpl.nano import layer
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder

@@ -17,9 +17,9 @@ from unittest import mock
 
 import numpy as np
 from array_api_compat import array_namespace
+from refimpl.attention.forms import linear_form, softmax_form
 
 import refimpl as ri
-from refimpl.attention.forms import linear_form, softmax_form
 from refimpl.checks import visible_keys
 from refimpl.systems import SystemArray
 

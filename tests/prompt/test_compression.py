@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import MP, Best, Compression, Float, Memory, NotDefined, Points, balls
-from refimpl.verify.conversion_check import parts
 from refimpl.attention.random_features import PAIRS, RandomFeatures
 from refimpl.prompt import compression
 from refimpl.prompt.compression import KINDS, RANDOM, truncated
@@ -26,6 +25,7 @@ from refimpl.prompt.compression.best import attention_error, certificate
 from refimpl.prompt.compression.landmarks import landmarks
 from refimpl.systems.array import host
 from refimpl.systems.balls import Balls
+from refimpl.verify.conversion_check import parts
 from tests.helpers.assertions import informative, says
 from tests.helpers.backends import BACKENDS, kept
 from tests.helpers.chance import interval

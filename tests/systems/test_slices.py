@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.systems import MP, QQ, Dual, balls, floats, fractions, multiprecision, rational, slices
-from refimpl.systems.array import SystemArray, ObjectSystem, elementwise
+from refimpl.systems.array import ObjectSystem, SystemArray, elementwise
 from refimpl.systems.multiprecision import align
 from refimpl.systems.rational import Rational
 from tests.helpers.assertions import contains

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.helpers.planted import use_implementation
 
 import refimpl as ri
 from refimpl.cli.main import main
@@ -17,6 +16,7 @@ from refimpl.verify.registry import THEOREMS, verify
 from refimpl.verify.theorem import Theorem
 from refimpl.verify.theorems.iclca import MODELS
 from refimpl.verify.theorems.identities import CASES
+from tests.helpers.planted import use_implementation
 
 NAMES = ["quadratic_eq_sum", "iclca_linear", "needs_separation", "causality"]
 SYSTEMS = ["Q", "GF(10007)", "float64", "rounded(bfloat16)", "dependencies"]

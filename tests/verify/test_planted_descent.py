@@ -8,7 +8,6 @@ import inspect
 import pkgutil
 
 import pytest
-from tests.helpers.planted_descent import BUGS, FIELDS, FIXED, rejects
 
 import refimpl as ri
 from refimpl.verify import theorems
@@ -18,7 +17,7 @@ from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Numbers
 from refimpl.verify.theorems import descent
 from tests.helpers import planted_descent
-from tests.helpers.planted_descent import BUGS, FIXED, rejects
+from tests.helpers.planted_descent import BUGS, FIELDS, FIXED, rejects
 
 PAIRS = [(name, theorem) for name, bug in BUGS.items() for theorem in bug.rejected_by]
 

@@ -12,18 +12,7 @@ from refimpl import GF, QQ, NotDefined, convert
 from refimpl.verify.check import check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorem import Different, Numbers
-from refimpl.verify.theorems.witnesses import (
-    CASES,
-    adder,
-    additive,
-    biases,
-    kv,
-    not_zero,
-    show,
-    sums,
-    text,
-    then,
-)
+from refimpl.verify.theorems.witnesses import CASES, adder, additive, biases, kv, not_zero, show, sums, text, then
 from refimpl.verify.theorems.witnesses import THEOREMS as WITNESSES
 from refimpl.verify.ways import WAYS, way_of
 

@@ -14,7 +14,6 @@ import struct
 from fractions import Fraction
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 

@@ -11,7 +11,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from ...checks import check_type, check_integer
+from ...checks import check_integer, check_type
 from ...model.transformer import Model
 from .byte_pairs import merge, split_words
 

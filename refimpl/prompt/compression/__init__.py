@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from ...attention.memory import Memory, Points, write
-from ...verify.conversion_check import parts
 from ...attention.random_features import KINDS as RANDOM
 from ...attention.random_features import RandomFeatures, random_features
 from ...checks import check_integer
 from ...errors import NotDefined, choose
 from ...systems import floats, seed_of, system_of
 from ...systems.floats import array_namespace
+from ...verify.conversion_check import parts
 from .clusters import clusters, tilted
 from .landmarks import cholesky, nystrom
 from .sampling import directions, tokens

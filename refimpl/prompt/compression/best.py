@@ -111,7 +111,7 @@ class Best:
 
 def attention_error(memory: Memory, y: Any, v: Any, x: Any) -> float:
     """‖o − ô‖ / ‖o‖ over queries x (..., heads, n, d), of attention to the prompt alone; inf where ô is not finite."""
-    wide = memory.each(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
+    wide = memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
     exact = Memory(Points(y[..., None, :, :]), v[..., None, :, :])
     (num, den, _), (top, bottom, _) = ([floats(part) for part in one.read(x)] for one in (wide, exact))
     with np.errstate(all="ignore"):

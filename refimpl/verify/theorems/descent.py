@@ -12,11 +12,12 @@ from typing import Any
 
 from ...arrays import Array
 from ...attention.feature_maps import polynomial, relu
+from ...attention.linear_attention import UNNORMALISED
 from ...descent import dai, irie, ren_liu, von_oswald
 from ...descent.gradient import Loss, step
 from ...model.attention_layers import Config
 from ...model.transformer import Model
-from ...systems.array import array_namespace, device
+from ...systems.floats import array_namespace, device
 from ..cases import Case, Lesson
 from ..implementation import Implementation
 from ..theorem import Different, Numbers, Sides, Theorem
@@ -235,8 +236,8 @@ def ren_liu_mlp(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     """a and a + δ are what attention makes of T tokens without N tokens before them, and with."""
     W, (q, k, v) = numbers.draw(case.m, case.d), (numbers.draw(case.N + case.T, case.d) for _ in range(3))
-    a, _ = impl.linear_attention(*(x[case.N :, :] for x in (q, k, v)), normalise=False)
-    after = impl.linear_attention(q, k, v, normalise=False)[0][case.N :, :]
+    a, _ = impl.linear_attention(*(x[case.N :, :] for x in (q, k, v)), UNNORMALISED)
+    after = impl.linear_attention(q, k, v, UNNORMALISED)[0][case.N :, :]
     change = impl.rank_one_patch(W, a, after - a)
     yield "W (a + δ)", ((W + change) @ a[..., None])[..., 0], after @ T(W)
 

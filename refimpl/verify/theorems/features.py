@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from ...arrays import Array
+from ...attention.feature_maps import Kernel
 from ...attention.random_features import KINDS, PAIRS, RandomFeatures
 from ...attention.state import State, no_text
-from ...model.token_wise import constant
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace, constant
 from ..cases import FeatureCase
 from ..implementation import Implementation
 from ..theorem import Numbers, Sampled, Sides, Theorem
@@ -47,12 +48,12 @@ def rotation_covariance(case: FeatureCase, numbers: Numbers, impl: Implementatio
     assert case.rope
     rope, (p,) = numbers.rope(case.rope[0], "before", case.rope[1]), numbers.integers(-50, 1100, 1)
     yield "φ of turned tokens", phi.rotated(rope, -p)(q), phi(rope(q, [p] * n))
-    options: dict[str, Any] = {"rope": rope, "normalise": phi.positive}
-    want, _ = impl.linear_attention(q, k, v, phi=phi, **options)
-    past = impl.absorb(no_text(v, phi.features(case.d), 2), k[: case.M, :], v[: case.M, :], phi=phi, rope=rope)
+    kernel = Kernel(phi, rope, phi.positive)
+    want, _ = impl.linear_attention(q, k, v, kernel)
+    past = impl.absorb(no_text(v, phi.features(case.d), 2), k[: case.M, :], v[: case.M, :], kernel)
     text = (x[case.M :, :] for x in (q, k, v))
     o, _ = impl.linear_attention_recurrent(
-        *text, phi=phi.rotated(rope, -case.M), state=State(past.S, past.z, 0), **options
+        *text, replace(kernel, phi=phi.rotated(rope, -case.M)), state=State(past.S, past.z, 0)
     )
     yield f"o after a prompt of {case.M}", o, want[case.M :, :]
 

@@ -9,11 +9,13 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+from ...attention.feature_maps import Kernel
 from ...attention.memory import Memory, Points
 from ...attention.random_features import KINDS, RandomFeatures
-from ...attention.state import KVCache
+from ...attention.softmax_attention import KVCache
 from ...prompt.compression import Compression
-from ...systems.array import array_namespace, host
+from ...systems.array import host
+from ...systems.floats import array_namespace
 from ..cases import FeatureCase, ModelCase
 from ..implementation import Implementation
 from ..theorem import Numbers, Sides, Theorem
@@ -76,7 +78,7 @@ def scaled(case: FeatureCase, numbers: Numbers, width: int) -> tuple[Any, ...]:
 def carried(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
     phi = draw_features(case, numbers) if case.phi != "taylor" else RandomFeatures("taylor", None)
     q, k, v, _, _ = scaled(case, numbers, 2)
-    want, _ = impl.linear_attention(q, k, v, phi=phi)
+    want, _ = impl.linear_attention(q, k, v, Kernel(phi))
     o, _ = impl.linear_attention_carried(q, k, v, phi=phi)
     yield "o", o, want
     first, memory = impl.linear_attention_carried(*(x[: case.M, :] for x in (q, k, v)), phi=phi)

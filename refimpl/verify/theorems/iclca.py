@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ...attention.feature_maps import feature_map, pair
+from ...attention.feature_maps import feature_map
 from ...attention.state import State
-from ...model.attention_layers import Config, Rotary
-from ...model.token_wise import norm
-from ...model.transformer import Form, Model, keys_values
-from ...systems.array import array_namespace, seed_of
+from ...model.attention_layers import Config, Rotary, keys_values
+from ...model.transformer import Form, Model, norm
+from ...systems.array import seed_of
+from ...systems.floats import array_namespace
 from ..cases import Case, ModelCase
 from ..conversion_check import weighted_form
 from ..implementation import Implementation
@@ -219,15 +219,16 @@ def iclca_layers(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sid
 def bias_formula(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
     problem, by = Problem.of(case, numbers, impl), -case.M if case.restart else 0
     model, start = problem.model, case.start or 0
-    gain = [model.of_layer(0)[name] for name in ("gain_1", "offset_1") if name in model.of_layer(0)]
+    weights = model.layer_weights(0)
+    gain = [weights[name] for name in ("gain_1", "offset_1") if name in weights]
     y = (
         problem.prompt
         if case.order == "post"
         else norm(problem.prompt, *gain, kind=case.norm, epsilon=model.config.epsilon)
     )
-    k, v = keys_values(model, 0, y)
-    _, phi = pair("verify", case.phi)
-    at, rope, xp = [start + j + by for j in range(case.M)], model.rope, array_namespace(v)
+    k, v = keys_values(model.config, weights, y)
+    phi, rope = model.kernel.maps[1], model.kernel.rope
+    at, xp = [start + j + by for j in range(case.M)], array_namespace(v)
     before, after = (
         rope if rope and rope.placement == placement else lambda x, _: x for placement in ("before", "after")
     )
@@ -285,8 +286,8 @@ def join_converted(case: ModelCase, numbers: Numbers, impl: Implementation) -> S
     problem, half = Problem.of(case, numbers, impl), case.M // 2
     prompts = (problem.cut(0, half), problem.cut(half, case.M))
     b1, b2 = (first_bias(impl.convert(problem.model, P)) for P in prompts)
-    kernel, M2 = {"rope": problem.model.rope, "phi": case.phi}, case.M - half
-    both = impl.shift(impl.join(b1, b2, **kernel, origin=-M2), -M2, **kernel)
+    kernel, M2 = problem.model.kernel, case.M - half
+    both = impl.shift(impl.join(b1, b2, kernel, origin=-M2), -M2, kernel)
     yield from states("joined", both, first_bias(problem.converted()))
 
 
@@ -330,7 +331,7 @@ def selecting_model(system: Any, probe: Probe, case: Case) -> tuple[Model, Any]:
         for name, a, w in zip(("W_Q", "W_K", "W_V"), starts, widths, strict=False)
     }
     weights = {f"layers.0.{name}": w for name, w in (select | {"W_O": system.convert(eye[starts[3] :, :])}).items()}
-    rope, rotary = probe.options.get("rope"), None
+    rope, rotary = probe.options["kernel"].rope, None
     if rope is not None:
         rotary = Rotary(2 * (case.d // 2), rope.layout, rope.placement, None)
         weights["rope.c"], weights["rope.s"] = (part[0, :] for part in rope.table([1]))

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...arrays import Array
-from ...attention.feature_maps import feature_map
+from ...attention.feature_maps import Kernel
 from ...attention.state import State, no_text
 from ...systems import Dependencies, seed_of
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace
 from ..cases import Case
 from ..implementation import Implementation
 from ..probes import exact_probe
@@ -75,16 +75,15 @@ def problem(case: Case, numbers: Numbers) -> tuple[list[Array], dict[str, Any]]:
 
 def attention_options(case: Case, numbers: Numbers, draw: Callable[..., Array]) -> dict[str, Any]:
     """The options of linear_attention: kernel, mask and, if the case has one, a starting state from draw(*shape)."""
-    options = {**kernel(case, numbers), "mask": case.mask, "normalise": case.normalise}
+    options: dict[str, Any] = {"kernel": kernel(case, numbers), "mask": case.mask}
     if case.start is not None:
         lead, r = case.heads[1], features(case)
         options["state"] = State(draw(*lead, r, case.m), draw(*lead, r), case.start)
     return options
 
 
-def kernel(case: Case, numbers: Numbers) -> dict[str, Any]:
-    """φ and RoPE, as the functions of a state take them."""
-    return {"phi": feature_map(case.phi), "rope": case.rope and numbers.rope(*case.rope)}
+def kernel(case: Case, numbers: Numbers) -> Kernel:
+    return Kernel(case.phi, numbers.rope(*case.rope) if case.rope else None, case.normalise)
 
 
 def linear_forms(case: Case, impl: Implementation) -> dict[str, Callable[..., Any]]:
@@ -187,23 +186,23 @@ def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    with_kernel = kernel(case, numbers)
+    K = kernel(case, numbers)
     lengths = (case.n, 1, 2)
     k, v = (numbers.draw(*case.heads[1], sum(lengths), width) for width in (case.d, case.m))
     empty = no_text(v, features(case), case.m, lead=case.heads[1])
     ends = [sum(lengths[:i]) for i in range(4)]
     texts = [part((k, v), i, j) for i, j in itertools.pairwise(ends)]
-    a, b, c = (impl.absorb(empty, *text, **with_kernel) for text in texts)
+    a, b, c = (impl.absorb(empty, *text, K) for text in texts)
 
     def then(x: State, y: State) -> State:
-        joined: State = impl.join(x, y, **with_kernel)
+        joined: State = impl.join(x, y, K)
         return joined
 
     yield from states("a(bc)", then(a, then(b, c)), then(then(a, b), c))
-    yield from states("abc", then(then(a, b), c), impl.absorb(empty, k, v, **with_kernel))
+    yield from states("abc", then(then(a, b), c), impl.absorb(empty, k, v, K))
     yield from states("a after no text", then(empty, a), a)
     yield from states("a before no text", then(a, empty), a)
-    yield from states("ab without b", impl.remove(then(a, b), b, **with_kernel), a)
+    yield from states("ab without b", impl.remove(then(a, b), b, K), a)
 
 
 def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
@@ -212,10 +211,9 @@ def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     M, start = case.n // 2, options.pop("state", None)
     prompt, text = part(arrays, 0, M), part(arrays, M, case.n)
     empty = no_text(arrays[2], features(case), case.m, lead=case.heads[1])
-    with_kernel = {"phi": options["phi"], "rope": options["rope"]}
-    past = impl.absorb(start or empty, *prompt[1:], **with_kernel)
+    past = impl.absorb(start or empty, *prompt[1:], options["kernel"])
     for by in (-past.position, 5):
-        moved = impl.shift(past, by, **with_kernel)
+        moved = impl.shift(past, by, options["kernel"])
         o, last = impl.linear_attention_recurrent(*text, **options, state=moved)
         yield f"shifted by {by}: o", o, want[..., M:, :]
         yield f"shifted by {by}: position", last.position, past.position + by + case.n - M

@@ -11,8 +11,7 @@ from typing import Any
 
 from ...attention.feature_maps import feature_map
 from ...attention.state import State, no_text
-from ...model.token_wise import ACTIVATIONS
-from ...model.transformer import Model, draw_model
+from ...model.transformer import ACTIVATIONS, Model, draw_model
 from ..cases import ModelCase
 from ..implementation import Implementation
 from ..theorem import Numbers, Sides, Theorem
@@ -57,7 +56,7 @@ def library_equals_nano(case: ModelCase, numbers: Numbers, impl: Implementation)
 
     q, k, v = (numbers.draw(case.heads, case.n, width) for width in (case.d, case.d, case.m))
     state = State(*biases[0], 0)
-    o, _ = impl.linear_attention(q, k, v, phi=phi, rope=model.rope, state=state)
+    o, _ = impl.linear_attention(q, k, v, replace(model.kernel, phi=phi), state=state)
     yield "attention", o, impl.nano_attention(q, k, v, phi, rope, *biases[0])
 
 
@@ -66,7 +65,7 @@ def arguments(model: Model, r: int) -> tuple[list[Any], tuple[Any, Any], list[tu
     c = model.config
     states = model.biases or [no_text(model.like, r, c.m, lead=(c.heads,))] * c.layers
     biases = [(state.S, state.z) for state in states]
-    return [model.of_layer(i) for i in range(c.layers)], (model.weights["rope.c"], model.weights["rope.s"]), biases
+    return [model.layer_weights(i) for i in range(c.layers)], (model.weights["rope.c"], model.weights["rope.s"]), biases
 
 
 ORDER = 0

@@ -90,7 +90,7 @@ def rwkv_state(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> S
     model = Model(config, weights)
     want, end = impl.transformer(model, text, form="sum")
     _, states = impl.transformer(model, text[: case.M])
-    o, last = impl.transformer(model.carrying(states), text[case.M :])
+    o, last = impl.transformer(model.with_biases(states), text[case.M :])
     yield "output", o, want[case.M :, :]
     for i, (a, b) in enumerate(zip(last, end, strict=True)):
         for name in b.parts:

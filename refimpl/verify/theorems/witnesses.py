@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ...attention.linear_attention import UNNORMALISED
 from ...attention.state import State
 from ...errors import choose
-from ...model.attention_layers import Config, Rotary
-from ...model.transformer import Model, keys_values
+from ...model.attention_layers import Config, Rotary, keys_values
+from ...model.transformer import Model
 from ...systems import QQ, Degrees
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace
 from ..cases import Case
 from ..implementation import REFIMPL, Implementation
 from ..theorem import Different, Numbers, Sides, Theorem
@@ -75,7 +76,7 @@ def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask:
 
     def needed(x: Any) -> Any:
         """Σ y² over the prompt. What layer 2 reads is what one layer puts out."""
-        k, v = keys_values(two, 1, one(then(prompt, x), mask=mask)[:2, :])
+        k, v = keys_values(two.config, two.layer_weights(1), one(then(prompt, x), mask=mask)[:2, :])
         return numbers.system.sum(k * v, axis=-2)
 
     yield (
@@ -154,10 +155,10 @@ def no_change_of_weights(
         return kv(X @ W_1, X @ W_2)
 
     def reweighted(x: Any) -> Any:
-        return impl.linear_attention(x @ W_0, x @ W_1, x @ W_2, normalise=False)[0]
+        return impl.linear_attention(x @ W_0, x @ W_1, x @ W_2, UNNORMALISED)[0]
 
     def prompted(x: Any) -> Any:
-        return impl.linear_attention(x, x, x, normalise=False, state=State(past, None))[0]
+        return impl.linear_attention(x, x, x, UNNORMALISED, state=State(past, None))[0]
 
     yield (
         "at X = 0, entries of W_1ᵀXᵀXW_2 that are not 0 as polynomials in W_1, W_2",
@@ -223,8 +224,8 @@ def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: 
     yield Different("two layers: P1 P2 and P1 P3", b_12, b_13)
 
     parts = [impl.convert(turned, P) for P in (P1, P2)]
-    pairs = zip(*(part.states for part in parts), strict=True)
-    joined = [impl.shift(impl.join(a, b, rope=turned.rope, origin=-2), -2, rope=turned.rope) for a, b in pairs]  # type: ignore[arg-type]
+    pairs = zip(*(part.biases or () for part in parts), strict=True)
+    joined = [impl.shift(impl.join(a, b, turned.kernel, origin=-2), -2, turned.kernel) for a, b in pairs]  # type: ignore[arg-type]
     b_1, b_2, b_12, b_R = (
         biases(model) for model in (*parts, impl.convert(turned, then(P1, P2)), replace(turned, biases=tuple(joined)))
     )
