@@ -1,5 +1,5 @@
 (* ICLCA: a prompt becomes biases of the attention, exactly.  Mirrors         *)
-(* refimpl/conversion.py and refimpl/transformer.py.                          *)
+(* refimpl/prompt/conversion.py and refimpl/model/transformer.py.             *)
 (*                                                                            *)
 (*   X, prompt        texts: a token is a row of any width                    *)
 (*   col_mx prompt X  prompt followed by X                                    *)
@@ -1001,7 +1001,7 @@ Qed.
 End Causality.
 
 (* ------------------------------------------------------------------------- *)
-(* The layers that refimpl/transformer.py builds are layers of this file: q,  *)
+(* The layers that model/transformer.py builds are layers of this file: q,    *)
 (* k, v are linear in the normalised token (with or without b_Q, b_K, b_V),   *)
 (* phi acts on q and k, and [o_1 ... o_H] W_O goes with the token into the    *)
 (* rest: residual, norms, MLP, in the order pre, post or parallel.            *)

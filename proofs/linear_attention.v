@@ -1,6 +1,6 @@
 (* Linearized attention: the definition, three forms equal to it, and the     *)
-(* algebra of its state.  Mirrors refimpl/linear_attention.py and             *)
-(* refimpl/state.py.                                                          *)
+(* algebra of its state.  Mirrors refimpl/attention/linear_attention.py and   *)
+(* refimpl/attention/state.py.                                                *)
 (*                                                                            *)
 (*   F                any field; n tokens, r features, m values               *)
 (*   fq fk gq gk v    features of the numerator and of the denominator, and   *)
@@ -660,7 +660,7 @@ Proof. by apply/row_matrixP => t; rewrite rowK trmx1 mulmx1. Qed.
 End NoRotation.
 
 (* ------------------------------------------------------------------------- *)
-(* The algebra of states, as in refimpl/state.py: a past is a state and the   *)
+(* The algebra of states, as in attention/state.py: a past is a state and the *)
 (* position at which the next token is read.  k stands for features that are  *)
 (* not yet turned: phi(k) with Rf = RoPE and Rg = no_rotation for RoPE after  *)
 (* phi, k itself with Rf = Rg = RoPE for RoPE before the kernel.              *)

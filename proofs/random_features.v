@@ -1,6 +1,6 @@
 (* Random features: estimates of the kernel SM(x, y) = e(x.y), that they are  *)
 (* unbiased, and their mean squared errors, for trigonometric, positive and   *)
-(* hyperbolic features.  Mirrors refimpl/random_features.py.                  *)
+(* hyperbolic features.  Mirrors refimpl/attention/random_features.py.        *)
 (*                                                                            *)
 (*   e            an exponential, as in attention.v, from R to F              *)
 (*   E            an expectation: any linear functional on the integrable     *)

@@ -1,5 +1,5 @@
 (* Recurrent layers: a prompt becomes an initial state, exactly.  Mirrors     *)
-(* refimpl/recurrent/recurrence.py, which has RWKV; other families will come. *)
+(* refimpl/model/recurrence.py, which has RWKV; other families will come.     *)
 (*                                                                            *)
 (*   step x S         one layer reads one token: (what it puts out, S')       *)
 (*   scan, final      the outputs and the last state of a layer on a text     *)

@@ -1,5 +1,5 @@
 (* RoPE: rotary position embedding, with rotations as (cos, sin).  Mirrors    *)
-(* refimpl/rope.py.                                                           *)
+(* refimpl/attention/rope.py.                                                 *)
 (*                                                                            *)
 (*   K                any commutative ring; F any field                       *)
 (*   h, e             h pairs of features turn, e features pass through: a    *)

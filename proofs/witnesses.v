@@ -1,5 +1,5 @@
 (* What cannot be done: ICLCA needs its assumptions, and nothing less than    *)
-(* its biases will do.  Mirrors refimpl/verify/witnesses.py.                  *)
+(* its biases will do.  Mirrors refimpl/verify/theorems/witnesses.py.         *)
 (*                                                                            *)
 (*   F                any field; H_2 says where 1 + 1 must not be 0           *)
 (*   prompt, X        texts: a token is a row                                 *)

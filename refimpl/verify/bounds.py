@@ -87,7 +87,8 @@ def exact_with_bound(
     def bound(o: Fraction, den: Fraction, A_num: Fraction, A_den: Fraction) -> Fraction | float:
         if g is None or g * A_den >= abs(den):
             return math.inf
-        return (g * (A_num + abs(o) * A_den) / abs(den) + u * abs(o)) / (1 - g * A_den / abs(den))
+        bounded: Fraction = (g * (A_num + abs(o) * A_den) / abs(den) + u * abs(o)) / (1 - g * A_den / abs(den))
+        return bounded
 
     return o, _up(elementwise(bound, *(x.planes[0] for x in (o, den, A_num, A_den))))
 

@@ -27,7 +27,8 @@ def degree(left: SystemArray, right: SystemArray) -> int:
     L is a product of what was divided by, so it is not zero at a draw that was run, and the sides agree there just where the numerator
     is zero. A false identity is false in some entry and survives only if it survives there: the maximum counts, not the sum.
     """
-    return max(0, left.system.worst(left - right)[0])  # type: ignore[attr-defined]
+    degrees: tuple[int, int] = left.system.worst(left - right)  # of numerator and denominator
+    return max(0, degrees[0])
 
 
 def survival(delta: int, divided: int, p: int) -> Fraction:

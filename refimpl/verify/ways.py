@@ -172,9 +172,14 @@ class Way:
         for pair, same in zip(pairs, again, strict=True):
             record(outputs, *pair[1:])
             findings.append(self.compare(system, pair, same))
-        digests = {"inputs": numbers.digest.digest(), "outputs": outputs.digest()}
-        failure = "" if pairs else "nothing was compared"
-        return Instance(str(case), tuple(findings), failure, notes=numbers.notes, **digests)
+        return Instance(
+            str(case),
+            tuple(findings),
+            "" if pairs else "nothing was compared",
+            inputs=numbers.digest.digest(),
+            outputs=outputs.digest(),
+            notes=numbers.notes,
+        )
 
     def analysis(self, system: Any) -> System | None:
         """A system in which the same instance is run once more, to say how large errors may be."""

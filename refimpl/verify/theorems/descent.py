@@ -30,7 +30,7 @@ def descend(loss: Loss, W: Array, eta: Array | Fraction, X: Array, Y: Array, ste
     return W
 
 
-def T(x: Array) -> Array:
+def T(x: Array) -> Any:
     return array_namespace(x).matrix_transpose(x)
 
 
@@ -44,17 +44,14 @@ def dual_form(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     W_0, eta, X, Y, x = regression(case, numbers)
     yield "given errors", impl.dual_form(W_0, Y, X, x), x @ T(irie.trained(W_0, Y, X))
     history = impl.training_history(W_0, X, Y, eta, case.steps, irie.half_squares)
-    yield (
-        "gradient descent",
-        impl.dual_form(W_0, *history, x),
-        x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps)),
-    )
+    W = descend(impl.squared_error, W_0, eta, X, Y, case.steps)
+    yield "gradient descent", impl.dual_form(W_0, *history, x), x @ T(W)
     history = impl.training_history(W_0, X, Y, eta, case.steps, fourth_powers)
     W = descend(lambda W, X, Y: fourth_powers(X @ T(W), Y), W_0, eta, X, Y, case.steps)
     yield "on another loss", impl.dual_form(W_0, *history, x), x @ T(W)
 
 
-def fourth_powers(y: Array, Y: Array) -> Array:
+def fourth_powers(y: Array, Y: Array) -> Any:
     """Σ (y − Y)⁴ / 4"""
     xp, squares = array_namespace(y), (y - Y) * (y - Y)
     return xp.sum(xp.sum(squares * squares, axis=-1), axis=-1) / 4
@@ -129,13 +126,10 @@ def token_map(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     W_1, W_2 = numbers.draw(2, case.d), numbers.draw(case.d, 2)
     model = impl.mapped_model(model, W_0, W_1, W_2)
     out = model(array_namespace(x).concat([shown, asked], axis=0), mask=case.N, form=impl.linear_attention)[case.N :, :]
-    sigma = lambda h: h * (2 + h) / 4  # noqa: E731
-    X, x = (y + sigma(y @ T(W_1)) @ T(W_2) for y in (X, x))
-    yield (
-        "predictions",
-        von_oswald.predictions(out, case.m),
-        x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps)),
-    )
+    hidden = [y @ T(W_1) for y in (X, x)]
+    X, x = (y + (h * (2 + h) / 4) @ T(W_2) for y, h in zip((X, x), hidden, strict=True))
+    want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps))
+    yield "predictions", von_oswald.predictions(out, case.m), want
 
 
 def pairing(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
@@ -250,7 +244,7 @@ def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0:
     xp = numbers.system
     X, Y, x, eta = xp.convert([[1], [2]]), xp.convert([[1], [0]]), xp.convert([[1]]), Fraction(1, 4)
 
-    def layers(W_0: Array, steps: int) -> Array:
+    def layers(W_0: Array, steps: int) -> Any:
         tokens, weights = (
             xp.concat([von_oswald.examples(X, Y), von_oswald.queries(x, W_0)], axis=0),
             von_oswald.proposition_1(W_0, eta, 2),
@@ -277,7 +271,8 @@ def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: s
         want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, layers))
         got = {m: von_oswald.predictions(model(tokens, mask=m)[2:, :], 1) for m in (mask, 2)}
         yield f"{layers} layers, the examples see each other", got[2], want
-        yield (Different if layers == 2 else lambda *sides: sides)(f"{layers} layers, causal", got[mask], want)
+        causal = (f"{layers} layers, causal", got[mask], want)
+        yield Different(*causal) if layers == 2 else causal
 
 
 def patch_is_for_one_token(case: Case, numbers: Numbers, impl: Implementation, *, other: int = 2) -> Sides:
@@ -285,11 +280,12 @@ def patch_is_for_one_token(case: Case, numbers: Numbers, impl: Implementation, *
     xp, config = numbers.system, Config(1, 1, phi="identity", normalise=False, norm="none")
     model, W = Model(config, {name: xp.ones(shape) for name, shape in config.shapes.items()}), xp.ones((1, 1))
     context, first, second = (xp.convert([[x]]) for x in (1, 1, other))
-    after = lambda token: model(xp.concat([context, token], axis=0))[1:, :]  # noqa: E731
-    change, converted = (
-        impl.rank_one_patch(W, model(first)[0, :], (after(first) - model(first))[0, :]),
-        impl.convert(model, context),
-    )
+
+    def after(token: Array) -> Any:
+        return model(xp.concat([context, token], axis=0))[1:, :]
+
+    change = impl.rank_one_patch(W, model(first)[0, :], (after(first) - model(first))[0, :])
+    converted = impl.convert(model, context)
     yield "the patch, for its token", model(first) @ T(W + change), after(first) @ T(W)
     yield Different("the patch, for another", model(second) @ T(W + change), after(second) @ T(W))
     yield "the biases, for one token", converted(first), after(first)

@@ -114,7 +114,7 @@ def part(arrays: Iterable[Array], start: int, stop: int) -> list[Array]:
     return [x[..., start:stop, :] for x in arrays]
 
 
-def tokens(*pieces: Array) -> Array:
+def tokens(*pieces: Any) -> Any:
     """One text after another."""
     return array_namespace(pieces[0]).concat(list(pieces), axis=-2)
 

@@ -216,9 +216,9 @@ def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: 
     """
     system = numbers.system
     P1, P2, P3 = (text(system, *xs) for xs in ((1, 1), (1, 0), (-1, 2)))
-    plain, turned = adder(system, layers), adder(system, layers, rope=rope)
+    model, rotating = adder(system, layers), adder(system, layers, rope=rope)
 
-    b_1, b_2, b_3, b_12, b_13 = (biases(impl.convert(plain, P)) for P in (P1, P2, P3, then(P1, P2), then(P1, P3)))
+    b_1, b_2, b_3, b_12, b_13 = (biases(impl.convert(model, P)) for P in (P1, P2, P3, then(P1, P2), then(P1, P3)))
     yield "layer 1: b_1 + b_2", b_1[0] + b_2[0], b_12[0]
     yield "two layers: P2 and P3", b_2, b_3
     yield Different("two layers: P1 P2 and P1 P3", b_12, b_13)
