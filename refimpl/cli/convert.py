@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..attention.linear_attention import linear_attention, linear_attention_quadratic
+from ..attention.linear_attention import State, linear_attention, linear_attention_quadratic
 from ..errors import choose
 from ..files.checkpoint import digest, save
 from ..files.disk import target_file
+from ..model.recurrence import Carried
 from ..model.transformer import Model
 from ..packages import __version__
 from ..prompt.compression import KINDS, Compression
@@ -164,7 +165,7 @@ def read_request(options: argparse.Namespace) -> Request:
 
 def only_measured(model: Model) -> bool:
     """Is there no error bound for conversions of such a model, only a distance of its logits?"""
-    return bool(model.config.softmax or model.config.recurrent)
+    return model.config.past is not State
 
 
 def read_strength(text: str, exact: bool) -> int | float | Fraction:
@@ -226,7 +227,7 @@ def check_biases(request: Request, converted: Model, show: Callable[[str], None]
 def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check:
     """The distance of logits from the prompted model; of an exact conversion, also from wider floats."""
     model, prompt, mask = request.model, request.prompt, request.how["mask"]
-    form = "sum" if model.config.recurrent else None
+    form = "sum" if model.config.past is Carried else None
     found = fidelity(model, converted, prompt, text, form=form, mask=mask)
     lines, holds = [f"against the prompted model, {tokens}: {found}"], not found.worse_than_dropped
     exact = request.by is None and mask == "causal" and np.ndim(prompt) == 1
@@ -247,7 +248,7 @@ def chosen_memories(request: Request, converted: Model) -> list[str]:
 
 def print_conversion(request: Request, converted: Model, seconds: float) -> None:
     c, M, sizes = request.model.config, converted.prompts[-1], sizes_in_bytes(converted)
-    position = "" if c.recurrent else f": the input is read from position {converted.position} on"
+    position = "" if c.past is Carried else f": the input is read from position {converted.position} on"
     system = system_of(request.model.like).name
     print(f"converted {M} token{'s' * (M != 1)} into biases of {c.layers} layers in {system}{position}")
     cache = f"; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}" if "kv_cache" in sizes else ""

@@ -65,7 +65,7 @@ def read_inputs(options: argparse.Namespace) -> tuple[Model, Tokenizer | None, A
 
 def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
     """The tokenizer in a file; without one, bytes for a recurrent model of 256 tokens, and else token ids (None)."""
-    if path is None and (model.config.vocabulary != 256 or not model.config.recurrent):
+    if path is None and (model.config.vocabulary != 256 or model.config.family != "rwkv"):
         return None
     tokenizer = ByteTokenizer() if path is None else read_tokenizer(path)
     with naming_flags(tokenizer="--tokenizer"):

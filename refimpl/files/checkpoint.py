@@ -3,7 +3,7 @@
     layers.0.b_KV (..., groups, features, values)   layers.0.b_D (..., groups, features)
     and every weight by its name
 
-Other pasts than a State have other names, see pasts.py. The metadata say what the numbers mean: the
+Other pasts than a State have other names, see their classes. The metadata say what the numbers mean: the
 configuration, the number system, the position at which the input is read, the lengths of the
 prompts, the maps of memories, and two digests: of the model without biases, and of the biases.
 Biases can also be saved alone; they go back only onto the model they came from.
@@ -14,8 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from fractions import Fraction
+from dataclasses import replace
 from math import prod
 from os.path import commonprefix
 from typing import Any
@@ -23,15 +22,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
+from ..attention.past import Past
 from ..checks import check_integer, check_type
 from ..errors import NotDefined, brief
-from ..model.attention_layers import Config, Rotary
-from ..model.rwkv import Rwkv
+from ..model.families import families
 from ..model.transformer import Model
-from ..systems import GF, Float, System, SystemArray, system_of
-from ..systems.array import host
-from ..systems.finite_field import FiniteField
-from . import pasts
+from ..systems import GF, Float, System, system_of
+from ..systems.floats import FILE_DTYPES
 from .disk import PathLike
 from .safetensors import Contents, read_safetensors, write_safetensors
 
@@ -40,7 +37,6 @@ CONVENTIONS = (
     "tokens are rows; positions from 0; b_KV = sum of phi(k) v^T and b_D = sum of phi(k), read from `position` on; "
     "no epsilon"
 )
-CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 FARTHEST = 2**53  # every number system can rotate by the positions up to this one
 LONGEST = 10**6  # characters of one entry of the metadata
 
@@ -55,17 +51,17 @@ def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
         raise ValueError("save: `model` must carry biases to save them alone, got none")
     biases, system = arrays_on_disk("save", bias_arrays(model.biases)), system_of(model.like)
     metadata = {"position": str(model.position), "prompts": json.dumps(model.prompts), "digest": digest(model)}
-    if any(maps := [pasts.FORMATS[model.config.past].metadata(b) for b in model.biases or ()]):
+    if any(maps := [b.metadata() for b in model.biases or ()]):
         metadata["maps"] = json.dumps(maps)
     metadata |= {
         "format": FORMAT,
         "conventions": CONVENTIONS,
-        "system": system_name(system),
+        "system": system.file_label,
         "config": config_text("save", model.config),
         "biases": fingerprint(metadata, biases),
     }
     tensors = biases if biases_only else arrays_on_disk("save", model.weights) | biases
-    write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if code_of(system) == "BF16"})
+    write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if system.file_dtype == "BF16"})
 
 
 def load(path: PathLike, base: Model | None = None, *, library: str = "numpy", device: Any = None) -> Model:
@@ -90,7 +86,7 @@ def digest(model: Model) -> str:
     It covers the configuration, the number system, and names, shapes and bits of the weights.
     """
     check_type("digest", "model", model, Model)
-    metadata = {"config": config_text("digest", model.config), "system": system_name(system_of(model.like))}
+    metadata = {"config": config_text("digest", model.config), "system": system_of(model.like).file_label}
     return fingerprint(metadata, arrays_on_disk("digest", model.weights))
 
 
@@ -171,7 +167,7 @@ def read_biases(contents: Contents, model: Model) -> Model:
     for i, (own, spec) in enumerate(zip(by_layer, maps, strict=True)):
         try:
             check_sizes(own)
-            biases.append(pasts.FORMATS[config.past].from_arrays(own, spec, position, model, config.d))
+            biases.append(config.past.from_arrays(own, spec, position, model.kernel, config.d))
         except ValueError as error:
             raise ValueError(f"layer {i}: {error}") from error
     return replace(model, biases=tuple(biases), prompts=prompts)
@@ -198,93 +194,47 @@ def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
     """The layer to which a bias belongs, and its name there; no layer if it is not a bias."""
     start, number, short = (*name.split(".", 2), "", "")[:3]
     is_number = number.isdecimal() and number == str(int(number[:10])) and int(number) < config.layers
-    is_bias = start == "layers" and is_number and pasts.FORMATS[config.past].owns(short)
+    is_bias = start == "layers" and is_number and config.past.owns(short)
     return (int(number) if is_bias else None), short
 
 
-def bias_arrays(biases: tuple[pasts.Past, ...] | None) -> dict[str, Array]:
+def bias_arrays(biases: tuple[Past, ...] | None) -> dict[str, Array]:
     """Biases by the names they have in a file."""
-    layers = [pasts.FORMATS[type(b)].arrays(b) for b in biases or ()]
+    layers = [b.arrays() for b in biases or ()]
     return {f"layers.{i}.{name}": x for i, arrays in enumerate(layers) for name, x in arrays.items()}
 
 
 def arrays_on_disk(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Arrays on the host, as they are written."""
-    for x in arrays.values():
-        if not code_of(system_of(x)):
-            raise NotDefined(
-                f"{who}: numbers of {system_of(x).name} cannot be written; floats of at most 64 bits and GF(p) can"
-            )
-    return {name: x.planes[0] if isinstance(x, SystemArray) else host(x) for name, x in arrays.items()}
+    try:
+        return {name: system_of(x).to_file(x) for name, x in arrays.items()}
+    except NotDefined as error:
+        raise NotDefined(f"{who}: {error}") from None
 
 
 def place(name: str, contents: Contents, system: System) -> Array:
     """An array of a file in a number system."""
-    x, code = contents.tensors[name], contents.dtypes[name]
-    if code != code_of(system):
-        raise ValueError(f"`{name}` must be {code_of(system)}, for {system_name(system)}, got {code}")
-    if isinstance(system, Float):
-        return system.place(x)  # type: ignore[no-any-return]
-    if x.min(initial=0) < 0 or x.max(initial=0) >= system.p:  # type: ignore[attr-defined]
-        raise ValueError(f"`{name}` must hold integers from 0 to p − 1, for {system.name}, got {x.min()} to {x.max()}")
-    return system.wrap((x,))  # type: ignore[attr-defined,no-any-return]
-
-
-def code_of(system: System) -> str:
-    """The code of the dtype in which numbers are written; "" if they cannot be."""
-    return "I64" if isinstance(system, FiniteField) else CODES.get(system.kind, "") if isinstance(system, Float) else ""
-
-
-def system_name(system: System) -> str:
-    """The name without library and device, which are no part of a model."""
-    return system.kind if isinstance(system, Float) else system.name
+    if contents.dtypes[name] != system.file_dtype:
+        wanted = f"{system.file_dtype}, for {system.file_label}"
+        raise ValueError(f"`{name}` must be {wanted}, got {contents.dtypes[name]}")
+    return system.from_file(name, contents.tensors[name])
 
 
 def system_from(name: str, library: str, device: Any) -> System:
     number = name.removeprefix("GF(").removesuffix(")")
     if name == f"GF({number})" and number.isdecimal() and len(number) < 20:
         return GF(int(number))
-    if name not in CODES:
-        raise ValueError(f"`system` must be one of {', '.join(CODES)} or GF(p), got {brief(name)}")
+    if name not in FILE_DTYPES:
+        raise ValueError(f"`system` must be one of {', '.join(FILE_DTYPES)} or GF(p), got {brief(name)}")
     if name == "bfloat16" and library == "numpy":
         raise NotDefined("NumPy has no bfloat16; pass library='torch'")
     return Float(library, name, device)
 
 
-# Configurations: to_json and from_json of each family
-
-
-def config_to_json(config: Config) -> dict[str, Any]:
-    both = config.phi if isinstance(config.phi, tuple) else (config.phi, config.phi)
-    if not all(isinstance(phi, str) for phi in both):
-        raise NotDefined("φ must be given by name, as in Config(phi='elu+1'); a function cannot be written")
-    phi = both[0] if both[0] == both[1] else both
-    return asdict(replace(config, phi=phi)) | {"epsilon": str(config.epsilon)}
-
-
-def config_from_json(values: dict[str, Any]) -> Config:
-    epsilon = Fraction(*(int(n) for n in values["epsilon"].split("/")))  # Fraction("1e999999999") would never end
-    rope = None if values["rope"] is None else Rotary(**values["rope"])
-    phi = tuple(values["phi"]) if isinstance(values["phi"], list) else values["phi"]
-    return Config(**values | {"epsilon": epsilon, "rope": rope, "phi": phi})
-
-
-def rwkv_to_json(config: Rwkv) -> dict[str, Any]:
-    return {"family": "rwkv"} | asdict(config)
-
-
-def rwkv_from_json(values: dict[str, Any]) -> Rwkv:
-    return Rwkv(**values | {"ranks": tuple(values["ranks"])})
-
-
-TO_JSON: dict[type, Any] = {Config: config_to_json, Rwkv: rwkv_to_json}
-FROM_JSON: dict[str | None, Any] = {None: config_from_json, "rwkv": rwkv_from_json}  # by the name of the family
-
-
 def config_text(who: str, config: Any) -> str:
     """The configuration as JSON, the same for the same model."""
     try:
-        return json.dumps(TO_JSON[type(config)](config), sort_keys=True)
+        return json.dumps(config.to_json(), sort_keys=True)
     except NotDefined as error:
         raise NotDefined(f"{who}: {error}") from None
 
@@ -293,7 +243,7 @@ def config_from_text(text: str) -> Any:
     """The configuration in a text, which must be just what `config_text` makes of it."""
     try:
         values = json.loads(text)
-        config = FROM_JSON[values.pop("family", None)](values)
+        config = families()[values.pop("family", "attention")].from_json(values)
         if (wanted := config_text("load", config)) != text:
             i = len(commonprefix([wanted, text]))
             raise ValueError(f"it must read {wanted[i : i + 20]!r} at character {i}, got {text[i : i + 20]!r}")

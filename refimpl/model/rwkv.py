@@ -196,9 +196,8 @@ class Rwkv:
         return {"family": self.family, "version": self.version, **sizes, "ranks": [int(rank) for rank in self.ranks]}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Rwkv:
-        fields = {name: value for name, value in data.items() if name != "family"}
-        return cls(**fields | {"ranks": tuple(data["ranks"])})
+    def from_json(cls, data: dict[str, Any]) -> Rwkv:
+        return cls(**data | {"ranks": tuple(data["ranks"])})
 
 
 def recurrent_form(form: RecurrentForm | str | None) -> RecurrentForm:

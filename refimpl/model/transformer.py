@@ -232,14 +232,18 @@ def check_text(model: Model, text: Any, who: str, name: str) -> Any:
     return ids
 
 
+def token_vectors(model: Model, text: Any) -> Array:
+    """Rows of the embedding for token ids; vectors as they are."""
+    xp, like = array_namespace(model.like), model.like
+    if text.dtype != int:
+        return text  # type: ignore[no-any-return]
+    flat = text.reshape(-1) if isinstance(like, SystemArray) else xp.asarray(text.reshape(-1), device=device(like))
+    return xp.reshape(xp.take(model.weights["embedding"], flat, axis=0), (*text.shape, model.config.width))
+
+
 def embed(model: Model, text: Any) -> Array:
-    """Rows of the embedding for token ids, normalised if the model does so; plus those of a position table."""
-    c, w, like = model.config, model.weights, model.like
-    x: Array = text
-    if text.dtype == int:
-        xp, flat = array_namespace(like), text.reshape(-1)
-        flat = flat if isinstance(like, SystemArray) else xp.asarray(flat, device=device(like))
-        x = xp.reshape(xp.take(w["embedding"], flat, axis=0), (*text.shape, c.width))
+    """Vectors of the tokens, normalised if the model does so; plus the rows of a position table."""
+    c, w, x = model.config, model.weights, token_vectors(model, text)
     if "gain_0" in w:
         x = norm(x, w["gain_0"], w["offset_0"], kind=c.norm, epsilon=c.epsilon)
     return x + position_rows(model, x.shape[-2]) if c.table else x

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ..attention.feature_maps import identity
-from ..attention.linear_attention import linear_attention, linear_attention_quadratic
-from ..attention.rope import Rope
+from ..arrays import Mask
+from ..attention.feature_maps import Kernel, identity
+from ..attention.linear_attention import IDENTITY, UNNORMALISED, linear_attention, linear_attention_quadratic
 from ..attention.state import State, features, no_text
 from ..systems import QQ, SystemArray, fractions
 from ..systems.array import elementwise, host
@@ -42,21 +42,18 @@ def exact_with_bound(
     k: Any,
     v: Any,
     /,
+    kernel: Kernel = IDENTITY,
     *,
     u: Fraction,
-    phi: Any = identity,
-    mask: str | int = "causal",
-    normalise: bool = True,
-    rope: Rope | None = None,
+    mask: Mask = "causal",
     state: State | None = None,
 ) -> tuple[Any, np.ndarray]:
     """(o, bound): the exact output over ℚ of these features, and how far a float result of precision u may be from it.
 
     Arguments as in linear_attention, in floats, without padding. bound : (..., n, m) float64, rounded up; inf where nothing can be said.
     """
-    fq, fk, gq, gk = (
-        QQ.convert(x) for x in features(q, k, phi=phi, rope=rope, position=state.position if state else 0)
-    )
+    position, normalise = state.position if state else 0, kernel.normalise
+    fq, fk, gq, gk = (QQ.convert(x) for x in features(q, k, kernel, position=position))
     if normalise and state is not None and state.z is None:
         raise ValueError("exact_with_bound: `state` has S but no z; a normalised layer needs both")
     v, r = QQ.convert(v), fk.shape[-1]
@@ -67,7 +64,7 @@ def exact_with_bound(
     )
 
     def sums(form: Any, f: Any, q: Any, k: Any, v: Any, S: Any) -> Any:
-        return form(f(q), f(k), f(v), mask=mask, normalise=False, state=State(f(S), None))[0]
+        return form(f(q), f(k), f(v), UNNORMALISED, mask=mask, state=State(f(S), None))[0]
 
     K = v.shape[-2] + r + 2
     g = K * u / (1 - K * u) if K * u < 1 else None

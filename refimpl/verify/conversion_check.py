@@ -17,22 +17,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..attention.feature_maps import pair
-from ..attention.forms import append
-from ..attention.linear_attention import linear_attention, linear_attention_chunked
+from ..attention.feature_maps import Kernel
+from ..attention.linear_attention import State, linear_attention, linear_attention_chunked
 from ..attention.rope import Rope, angle_table, power_table
-from ..attention.state import State, shift
+from ..attention.softmax_attention import concatenate
 from ..checks import check_type
 from ..errors import NotDefined
 from ..model.attention_layers import Config
-from ..model.rwkv import through_layers
-from ..model.transformer import Form, Model, embed, transformer, vectors
-from ..nano import layer
-from ..prompt.conversion import blend
+from ..model.transformer import AttentionCall, Model, Pass, check_text, embed, run_layers, token_vectors, transformer
 from ..systems import Float, RunningError, System, system_of
 from ..systems.array import host, seed_of
 from ..systems.floats import array_namespace
@@ -130,8 +126,8 @@ def check_conversion(
     restart: bool = True,
     strength: Any = 1,
     chunk: int | None = None,
-    form: Form = linear_attention_chunked,
-    definition: Form = linear_attention,
+    form: Any = linear_attention_chunked,
+    definition: Any = linear_attention,
     progress: Callable[[str], None] = lambda line: None,
 ) -> ConversionCheck:
     """Is `converted` the model with the prompt as biases? Asked on a held-out text.
@@ -147,9 +143,12 @@ def check_conversion(
     """
     require_same_model(model, converted)
     system, layers = system_of(model.like), model.config.layers
-    both = Attention(model.config, model.rope, form, definition, mask, restart, strength)
+    both = Attention(model.config, model.kernel, form, definition, mask, restart, strength)
     twin = None if system.exact else both.with_errors(model)
-    P, X = (vectors(model, x, "check_conversion", name) for name, x in (("prompt", prompt), ("text", text)))
+    P, X = (
+        token_vectors(model, check_text(model, x, "check_conversion", name))
+        for name, x in (("prompt", prompt), ("text", text))
+    )
     M, whole = P.shape[-2], concat_tokens(P, X)
     inputs = [embed(model, whole)[..., M:, :]]
 
@@ -160,11 +159,12 @@ def check_conversion(
 
     wanted, _ = transformer(model, whole, form=weighted_form(definition, M, strength), mask=both.seen(M), between=watch)
     calls, checks = prompt_calls(model, P, chunk, form, mask), []
-    for i, state in enumerate(converted.states):
+    for i, state in enumerate(converted.biases or ()):
         progress(f"layer {i + 1} of {layers}: prompted against converted")
-        heard: list[Call] = []
-        layer(model, i, inputs[i], state, form=spy(form, heard), mask="causal")
-        checks.append(check_layer(i, system, both, twin, calls[i::layers], heard[0]))
+        heard: list[AttentionCall] = []
+        model.config.layer(model, i, inputs[i], state, Pass(form, on_attention=lambda _, call: heard.append(call)))
+        own = [call for j, call in calls if j == i]
+        checks.append(check_layer(i, system, both, twin, own, heard[0]))
     difference, size = largest_difference(system, converted(text), wanted[..., M:, :])
     return ConversionCheck(tuple(checks), difference, size)
 
@@ -182,48 +182,25 @@ def require_same_model(model: Model, converted: Model) -> None:
             raise ValueError(f"check_conversion: `converted` must have the weights of `model`, got another {name}")
 
 
-class Call(NamedTuple):
-    """What the attention of a layer was given: queries, keys and values of some tokens, and the state before them."""
-
-    q: Any
-    k: Any
-    v: Any
-    state: State | None
-
-    def with_errors(self, numbers: RunningError) -> Call:
-        """The same in floats that carry their errors, so far none."""
-        q, k, v = (without_error(numbers, x) for x in self[:3])
-        before = self.state
-        if before is not None:
-            before = replace(
-                before,
-                S=without_error(numbers, before.S),
-                z=None if before.z is None else without_error(numbers, before.z),
-            )
-        return Call(q, k, v, before)
-
-
-def spy(form: Form, calls: list[Call]) -> Form:
-    """The form itself, with a memory."""
-
-    def attention(q: Any, k: Any, v: Any, /, *, state: State | None, **options: Any) -> Any:
-        calls.append(Call(q, k, v, state))
-        return form(q, k, v, state=state, **options)
-
-    return attention
-
-
-def prompt_calls(model: Model, P: Any, chunk: int | None, form: Form, mask: str) -> list[Call]:
-    """What attention is given when the prompt is pushed through the model in pieces: for each piece, for each layer.
+def prompt_calls(model: Model, P: Any, chunk: int | None, form: Any, mask: str) -> list[tuple[int, AttentionCall]]:
+    """The calls of attention as the prompt is pushed through the model in pieces, each with its layer.
 
     A pass of its own, not that of `convert`, which is what is being checked.
     """
-    calls: list[Call] = []
+    calls: list[tuple[int, AttentionCall]] = []
+    run = Pass(form, mask, on_attention=lambda i, call: calls.append((i, call)))
     step = chunk or max(P.shape[-2], 1)
     for start in range(0, max(P.shape[-2], 1), step):
-        _, states = through_layers(model, P[..., start : start + step, :], form=spy(form, calls), mask=mask)
-        model = model.carrying(states)
+        _, pasts = run_layers(model, embed(model, P[..., start : start + step, :]), run)
+        model = model.carry(pasts, model.prompts)
     return calls
+
+
+def call_with_errors(call: AttentionCall, numbers: RunningError) -> AttentionCall:
+    """The same call in floats that carry their errors, so far none."""
+    q, k, v = (without_error(numbers, x) for x in call[:3])
+    past = call.past and call.past.map_arrays(lambda x, _: without_error(numbers, x))
+    return AttentionCall(q, k, v, past)
 
 
 @dataclass(frozen=True)
@@ -231,40 +208,36 @@ class Attention:
     """The attention of any layer, converted and prompted, as programs that run on any numbers."""
 
     config: Config
-    rope: Rope | None
-    form: Form
-    definition: Form
+    kernel: Kernel
+    form: Any
+    definition: Any
     mask: str
     restart: bool
     strength: Any
     numbers: Any = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"phi": self.config.phi, "normalise": self.config.normalise, "rope": self.rope}
 
     def seen(self, M: int) -> str | int:
         """The mask over prompt and input."""
         return M if self.mask == "full" else self.mask
 
     def converted(
-        self, prompt: Sequence[Call], text: Call, stored: State | None = None
+        self, prompt: Sequence[AttentionCall], text: AttentionCall, stored: State | None = None
     ) -> tuple[dict[str, Any], State]:
         """Over the prompt, piece by piece; then over the text, from the biases that are stored, or else those that come out."""
-        start = state = prompt[0].state
+        start = state = prompt[0].past
         outputs = []
         for q, k, v, _ in prompt:
-            o, state = self.form(q, k, v, state=state, mask=self.mask, **self.options)
+            o, state = self.form(q, k, v, self.kernel, state=state, mask=self.mask)
             outputs.append(o)
         assert state is not None
         if not counts_once(self.strength):
-            state = blend(start, state, self.strength)
+            state = state.weighed(start, self.strength)
         if self.restart:
-            state = shift(state, -sum(call.q.shape[-2] for call in prompt), rope=self.rope, phi=self.config.phi)
-        o, _ = self.form(text.q, text.k, text.v, state=stored or state, mask="causal", **self.options)
+            state = state.shifted(-sum(call.q.shape[-2] for call in prompt), self.kernel)
+        o, _ = self.form(text.q, text.k, text.v, self.kernel, state=stored or state)
         return {"prompt": concat_tokens(*outputs), **bias_rows(state), "output": o}, state
 
-    def prompted(self, prompt: Sequence[Call], text: Call) -> dict[str, Any]:
+    def prompted(self, prompt: Sequence[AttentionCall], text: AttentionCall) -> dict[str, Any]:
         """Over prompt and text, by the definition."""
         q, k, v = (
             concat_tokens(*tokens)
@@ -272,7 +245,7 @@ class Attention:
         )
         M = q.shape[-2] - text.q.shape[-2]
         form = weighted_form(self.definition, M, self.strength)
-        o, _ = form(q, k, v, state=prompt[0].state, mask=self.seen(M), **self.options)
+        o, _ = form(q, k, v, self.kernel, state=prompt[0].past, mask=self.seen(M))
         return {"prompt": o[..., :M, :], "output": o[..., M:, :]}
 
     def with_errors(self, model: Model) -> Attention:
@@ -295,28 +268,28 @@ class Attention:
             ]
             table = power_table(*points) if points else angle_table(numbers, rotary.width, base=rotary.base)
             rope = Rope(table, rotary.layout, rotary.placement)
-        return replace(self, rope=rope, strength=strength, numbers=numbers)
+        return replace(self, kernel=replace(self.kernel, rope=rope), strength=strength, numbers=numbers)
 
-    def bounds(self, prompt: Sequence[Call], text: Call) -> dict[str, np.ndarray]:
+    def bounds(self, prompt: Sequence[AttentionCall], text: AttentionCall) -> dict[str, np.ndarray]:
         """How far the two sides may lie apart, by their names."""
-        *prompt, text = (c.with_errors(self.numbers) for c in (*prompt, text))
+        *prompt, text = (call_with_errors(c, self.numbers) for c in (*prompt, text))
         left, _ = self.converted(prompt, text)
         right = left | self.prompted(prompt, text)
         return {name: self.numbers.error(left[name]) + self.numbers.error(right[name]) for name in left}
 
 
-def weighted_form(definition: Form, M: int, strength: Any) -> Form:
+def weighted_form(definition: Any, M: int, strength: Any) -> Any:
     """Attention in which each of the first M tokens counts `strength` times for those after them: φ(k_s) becomes λ φ(k_s)."""
 
-    def attention(q: Any, k: Any, v: Any, /, *, phi: Any, **options: Any) -> Any:
-        phi_q, phi_k = pair("check_conversion", phi)
+    def attention(q: Any, k: Any, v: Any, /, kernel: Kernel, **options: Any) -> Any:
+        phi_q, phi_k = kernel.maps
 
         def weighted(x: Any, /) -> Any:
             y = phi_k(x)
             return concat_tokens(strength * y[..., :M, :], y[..., M:, :])
 
-        prompt, _ = definition(*(x[..., :M, :] for x in (q, k, v)), phi=phi, **options)
-        o, after = definition(q, k, v, phi=(phi_q, weighted), **options)
+        prompt, _ = definition(*(x[..., :M, :] for x in (q, k, v)), kernel, **options)
+        o, after = definition(q, k, v, replace(kernel, phi=(phi_q, weighted)), **options)
         return concat_tokens(prompt, o[..., M:, :]), after
 
     return definition if counts_once(strength) else attention
@@ -329,7 +302,7 @@ def counts_once(strength: Any) -> bool:
 
 def concat_tokens(*pieces: Any) -> Any:
     """Tokens after tokens; a prompt stands before every input of a batch, or every prompt of a batch before the input."""
-    return append(np.broadcast_shapes(*(x.shape[:-2] for x in pieces)), *pieces, axis=-2)
+    return concatenate(np.broadcast_shapes(*(x.shape[:-2] for x in pieces)), *pieces, axis=-2)
 
 
 def bias_rows(state: State) -> dict[str, Any]:
@@ -343,19 +316,19 @@ def without_error(numbers: RunningError, x: Any) -> Any:
 
 
 def check_layer(
-    i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[Call], text: Call
+    i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[AttentionCall], text: AttentionCall
 ) -> LayerCheck:
     """The verdict on layer i, from what its attention is given."""
-    assert text.state is not None
-    left, again = both.converted(prompt, text, stored=text.state)
+    assert text.past is not None
+    left, again = both.converted(prompt, text, stored=text.past)
     right = left | both.prompted(prompt, text)
-    got, wanted = ((tuple(s.S.shape), s.z is not None, s.position) for s in (text.state, again))
+    got, wanted = ((tuple(s.S.shape), s.z is not None, s.position) for s in (text.past, again))
     if got != wanted:
         raise ValueError(
             f"check_conversion: `converted.biases[{i}]` must have b_KV, b_D and position as in {wanted}, got {got}"
         )
     xp = array_namespace(right["output"])
-    left |= bias_rows(text.state) | {"prompt": xp.broadcast_to(left["prompt"], right["prompt"].shape)}
+    left |= bias_rows(text.past) | {"prompt": xp.broadcast_to(left["prompt"], right["prompt"].shape)}
     if twin is None:
         found = {name: judge_exact(system, left[name], right[name]) for name in left}
     else:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..attention.feature_maps import Kernel
 from ..attention.linear_attention import linear_attention
 from ..attention.rope import Rope, power_table
 from ..attention.state import State
@@ -109,11 +110,12 @@ def exact_probe(
             q[h, t, 0] = (1 << mass.bit_length()) - mass if r > 1 else 1
 
     def options(numbers: System) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"mask": mask, "normalise": normalise}
+        rope = None
+        if layout is not None:
+            rope = Rope(power_table(numbers.convert(cos), numbers.convert(sin)), layout)
+        chosen: dict[str, Any] = {"mask": mask, "kernel": Kernel(rope=rope, normalise=normalise)}
         if start:
             chosen["state"] = State(numbers.convert(S), numbers.convert(z), 3)
-        if layout is not None:
-            chosen["rope"] = Rope(power_table(numbers.convert(cos), numbers.convert(sin)), layout)
         return chosen
 
     turn = 1 + np.arange(r // 2) % 3  # quarter turns per position: 1, 2, 3, none of them a whole turn

@@ -27,7 +27,7 @@ from refimpl import (
     ZeroDenominator,
     balls,
 )
-from refimpl.attention.memory import join, linear_attention_carried, remembered, write
+from refimpl.attention.memory import join, linear_attention_carried, read_memories, write
 from refimpl.attention.random_features import KINDS, PAIRS, RandomFeatures
 from refimpl.attention.rope import LAYOUTS
 from refimpl.systems.array import host
@@ -72,7 +72,7 @@ def plainly(phi, y, v, x):
 
 def says_of(memories, x):
     """φ(x)ᵀ [b_KV b_D], all memories together."""
-    num, den, top = remembered(memories, x)
+    num, den, top = read_memories(memories, x)
     xp = ri.system_of(x).xp
     return xp.exp(top) * xp.concat([num, den], axis=-1)
 

@@ -13,6 +13,8 @@ from refimpl import Config, Float, random_model
 from refimpl.files.disk import LARGEST_TEXT
 from refimpl.files.tokenizers import ByteTokenizer, Gpt2Tokenizer, LlamaTokenizer, check_vocabulary, read_tokenizer
 from refimpl.files.tokenizers.byte_pairs import KINDS, letters, merge, split_words
+from tests.helpers.assertions import says
+from tests.helpers.real_weights import folder
 
 TRICKY = [
     "",

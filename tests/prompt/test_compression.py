@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import MP, Best, Compression, Float, Memory, NotDefined, Points, balls
+from refimpl.attention.memory import sums_and_scale
 from refimpl.attention.random_features import PAIRS, RandomFeatures
 from refimpl.prompt import compression
 from refimpl.prompt.compression import KINDS, RANDOM, truncated
@@ -25,7 +26,6 @@ from refimpl.prompt.compression.best import attention_error, certificate
 from refimpl.prompt.compression.landmarks import landmarks
 from refimpl.systems.array import host
 from refimpl.systems.balls import Balls
-from refimpl.verify.conversion_check import parts
 from tests.helpers.assertions import informative, says
 from tests.helpers.backends import BACKENDS, kept
 from tests.helpers.chance import interval
@@ -377,7 +377,7 @@ def test_eckart_and_young(rank, kind, seed):
     y, v, x = prompt(9, 3, 4, (2,), seed=seed)
     whole = asked(kind, 6, seed=seed)(y, v, x, 0)
     low = asked(kind, 6, seed=seed, rank=rank)(y, v, x, 0)
-    S, z, scale = parts(whole)
+    S, z, scale = sums_and_scale(whole)
     B = np.exp(scale)[..., None] * np.concatenate([S, z[..., None]], axis=-1)
     sigma = np.linalg.svd(B, compute_uv=False)
     f, c = whole.phi.log(y)

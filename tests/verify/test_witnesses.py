@@ -15,6 +15,7 @@ from refimpl.verify.theorem import Different, Numbers
 from refimpl.verify.theorems.witnesses import CASES, adder, additive, biases, kv, not_zero, show, sums, text, then
 from refimpl.verify.theorems.witnesses import THEOREMS as WITNESSES
 from refimpl.verify.ways import WAYS, way_of
+from tests.helpers.assertions import says
 
 SYSTEMS = [QQ, GF(2**61 - 1), GF(2**31 - 1), GF(11)]
 NAMES = {w.name: w for w in WITNESSES}

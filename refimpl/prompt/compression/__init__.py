@@ -23,14 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from ...attention.memory import Memory, Points, write
+from ...attention.memory import Memory, Points, sums_and_scale, write
 from ...attention.random_features import KINDS as RANDOM
 from ...attention.random_features import RandomFeatures, random_features
 from ...checks import check_integer
 from ...errors import NotDefined, choose
 from ...systems import floats, seed_of, system_of
 from ...systems.floats import array_namespace
-from ...verify.conversion_check import parts
 from .clusters import clusters, tilted
 from .landmarks import cholesky, nystrom
 from .sampling import directions, tokens
@@ -120,7 +119,7 @@ def truncated(memory: Memory, rank: int) -> Memory:
     check_integer("truncated", "rank", rank, least=1, most=min(memory.S.shape[-2], memory.S.shape[-1] + 1))
     if not isinstance(memory.S, np.ndarray):
         raise NotDefined(f"truncated: singular values are made by NumPy, got {system_of(memory.S).name}")
-    S, z, scale = parts(memory)
+    S, z, scale = sums_and_scale(memory)
     top = np.max(scale, axis=-1, keepdims=True)
     B = np.exp(scale - top)[..., None] * np.concatenate([S, z[..., None]], axis=-1)
     U, sigma, V = np.linalg.svd(B, full_matrices=False)

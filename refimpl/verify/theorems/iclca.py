@@ -18,7 +18,7 @@ import numpy as np
 from ...attention.feature_maps import feature_map
 from ...attention.state import State
 from ...model.attention_layers import Config, Rotary, keys_values
-from ...model.transformer import Form, Model, norm
+from ...model.transformer import Model, norm
 from ...systems.array import seed_of
 from ...systems.floats import array_namespace
 from ..cases import Case, ModelCase
@@ -168,7 +168,7 @@ class Problem:
     def text(self) -> Any:
         return self.cut(self.case.M, self.case.M + self.case.n)
 
-    def prompted(self, form: Form | None = None, **options: Any) -> Any:
+    def prompted(self, form: Any = None, **options: Any) -> Any:
         """The definition (or another form) over all positions, of which the input's are shown."""
         case = self.case
         mask, form = case.M if case.mask == "full" else "causal", form or self.impl.linear_attention

@@ -223,12 +223,10 @@ def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: 
     yield "two layers: P2 and P3", b_2, b_3
     yield Different("two layers: P1 P2 and P1 P3", b_12, b_13)
 
-    parts = [impl.convert(turned, P) for P in (P1, P2)]
-    pairs = zip(*(part.biases or () for part in parts), strict=True)
-    joined = [impl.shift(impl.join(a, b, turned.kernel, origin=-2), -2, turned.kernel) for a, b in pairs]  # type: ignore[arg-type]
-    b_1, b_2, b_12, b_R = (
-        biases(model) for model in (*parts, impl.convert(turned, then(P1, P2)), replace(turned, biases=tuple(joined)))
-    )
+    first, second, both = (impl.convert(rotating, P) for P in (P1, P2, then(P1, P2)))
+    kernel, pairs = rotating.kernel, zip(first.biases, second.biases, strict=True)
+    joined = [impl.shift(impl.join(a, b, kernel, origin=-2), -2, kernel) for a, b in pairs]
+    b_1, b_2, b_12, b_R = map(biases, (first, second, both, replace(rotating, biases=tuple(joined))))
     yield "layer 1, RoPE: R_{-2} b_1 + b_2", b_R[0], b_12[0]
     yield Different("layer 1, RoPE: b_1 + b_2", b_1[0] + b_2[0], b_12[0])
     yield Different("layer 2, RoPE: R_{-2} b_1 + b_2", b_R[-1], b_12[-1])
