@@ -46,9 +46,9 @@ def progress(text):
 class Worker:
     """This same script as a server on stdin and stdout, with its own libraries and number of threads."""
 
-    def __init__(self, threads):
+    def __init__(self, threads, environment=os.environ):
         command = [sys.executable, *(f"-W{option}" for option in sys.warnoptions), sys.argv[0], "--worker"]
-        environment = os.environ | dict.fromkeys(THREADS, str(threads))
+        environment = environment | dict.fromkeys(THREADS, str(threads))
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
