@@ -1,4 +1,4 @@
-"""The benchmark of speed runs, says what is not installed, and refuses whoever computes otherwise."""
+"""The benchmark of speed runs, says what is not installed, and refuses other numbers."""
 
 from __future__ import annotations
 
