@@ -140,7 +140,7 @@ def test_who_computes_something_else_is_refused(group, maker, name, error, tmp_p
 
 
 def test_two_checkouts_are_compared(tmp_path):
-    """The new one is a copy that sleeps while it is imported, and adds 1 to the chunked form."""
+    """The new one is a copy that wastes time when imported, and adds 1 to the chunked form."""
     here = FOLDER.parent.parent
     shutil.copytree(here / "refimpl", tmp_path / "refimpl", ignore=shutil.ignore_patterns("__pycache__"))
     with open(tmp_path / "refimpl" / "__init__.py", "a") as file:

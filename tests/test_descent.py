@@ -241,7 +241,7 @@ def test_a_loss_that_divides(system):
 
 @exact_systems
 def test_a_gradient_along_a_direction(system):
-    """Over dual numbers the gradient has the tangent (1/N) Σ (V x_i) x_iᵀ: second derivatives along V."""
+    """Over dual numbers the gradient has tangents (1/N) Σ (V x_i) x_iᵀ, by second derivatives."""
     W, _, X, Y, _ = learn(Lesson(3, 2, 2), 1, system)
     V, dual = system.random((2, 2), 77), Dual(system)
     data = (dual.join(x, 0 * x) for x in (X, Y))
@@ -420,7 +420,7 @@ def test_no_gamma_is_no_gamma_in_any_numbers():
 
 
 def test_the_bias_of_gd_plus_plus():
-    """Where d > m heads are d wide: the first m columns of the first are the step, the rest is 0."""
+    """Where d > m heads are d wide: m columns of the first are the step, the rest is 0."""
     W, eta, X, Y, _ = learn(Lesson(3, 3, 2), 8)
     bias = (
         convert(
