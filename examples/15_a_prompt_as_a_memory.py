@@ -26,8 +26,8 @@ prompts, seeds, scales = (8, 2, (0.5, 1, 2)) if options.full else (2, 1, (1,))
 widths, M, n = ((16, 64, 256, 1024, 4096), 256, 32) if options.full else ((16, 256), 96, 16)
 
 # %%
-# stories260K (Llama: RoPE, 4 groups of 2 heads of width 8) tells its own prompts. gpt-nano (GPT-2: a
-# table of 11 positions) sorts six letters; its positions go on, or start again, which adds an error.
+# stories260K (Llama: RoPE, 4 groups of 2 heads of width 8) tells its own prompts. gpt-nano (GPT-2:
+# 11 positions) sorts six letters; its positions go on, or start again, which adds an error.
 folder, files = os.environ.get("REFIMPL_MODELS", ""), ("stories260K.bin", "gpt-nano-sort-model.json")
 real = all((Path(folder) / name).is_file() for name in files) and folder
 if real:

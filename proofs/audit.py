@@ -1,10 +1,12 @@
-"""See that the proofs assume nothing:  python audit.py BUILD ROOM ...   (after `make check`, which leaves coqchk.log in BUILD)
+"""Audit the proofs: they must assume nothing.  python audit.py BUILD MODULE ...
 
-1. No word in a source that assumes a thing or switches a check of the kernel off. 2. `Print
-Assumptions` of every statement says "Closed under the global context". 3. The independent checker,
-which has read every room, found no axiom of ours and no check switched off.
+Run it after `make check`, which leaves coqchk.log in BUILD. There are three audits.
 
-Then BUILD/audited.json says which sources were found in order; `refimpl verify` reads it.
+1. No source has a word that assumes something or switches off a check of the kernel.
+2. `Print Assumptions` of every statement answers "Closed under the global context".
+3. The independent checker has read every module, and found no axiom and no check switched off.
+
+Then BUILD/audited.json lists the digests of the sources; `refimpl verify` reads it.
 """
 
 import hashlib
@@ -27,18 +29,20 @@ CLOSED = "Closed under the global context"
 SEALED = r"(?:mathcomp\.(?:ssreflect|fingroup|algebra)|Coq\.ssr)(?:\.\w+){3,}"
 
 
-def main(build: Path, rooms: list[str]) -> list[str]:
+def main(build: Path, modules: list[str]) -> list[str]:
     """What is wrong."""
     found, names = [], []
-    for room in rooms:
-        text = (build / f"{room}.v").read_text(encoding="utf-8")
+    for module in modules:
+        text = (build / f"{module}.v").read_text(encoding="utf-8")
         bare = without_comments(text)
-        found += [f"{room}.v: {word}" for word in re.findall(rf"\b(?:{ASSUMING}|{HIDING})\b", bare)]
-        found += [f"{room}.v: a comment within a string"] if re.search(r'"[^"\n]*(?:\(\*|\*\))[^"\n]*"', text) else []
+        found += [f"{module}.v: {word}" for word in re.findall(rf"\b(?:{ASSUMING}|{HIDING})\b", bare)]
+        found += [f"{module}.v: a comment within a string"] if re.search(r'"[^"\n]*(?:\(\*|\*\))[^"\n]*"', text) else []
         own = re.findall(rf"\b(?:{STATEMENT})\s+([\w']+)", bare)
-        found += [f"{room}.v: {name} is there twice" for name in sorted({name for name in own if own.count(name) > 1})]
-        names += [f"icl.{room}.{name}" for name in own]
-    return found + assumptions(build, rooms, names) + checker((build / "coqchk.log").read_text(encoding="utf-8"))
+        found += [
+            f"{module}.v: {name} is there twice" for name in sorted({name for name in own if own.count(name) > 1})
+        ]
+        names += [f"icl.{module}.{name}" for name in own]
+    return found + assumptions(build, modules, names) + checker((build / "coqchk.log").read_text(encoding="utf-8"))
 
 
 def without_comments(text: str) -> str:
@@ -50,24 +54,22 @@ def without_comments(text: str) -> str:
     return "".join(kept)
 
 
-def assumptions(build: Path, rooms: list[str], names: list[str]) -> list[str]:
-    lines = [f"From icl Require {' '.join(rooms)}.", *(f"Print Assumptions {name}." for name in names)]
+def assumptions(build: Path, modules: list[str], names: list[str]) -> list[str]:
+    lines = [f"From icl Require {' '.join(modules)}.", *(f"Print Assumptions {name}." for name in names)]
     (build / "assumptions.v").write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = subprocess.run(["coqc", "-Q", ".", "icl", "assumptions.v"], cwd=build, capture_output=True, text=True)
     if done.returncode:
         return [done.stderr]
-    print(
-        f"{done.stdout.count(CLOSED)} of {len(names)} definitions and statements in {len(rooms)} rooms are closed under the global context"
-    )
-    return (
-        []
-        if done.stdout.count(CLOSED) == len(names) > 0
-        else ["something is assumed:", *done.stdout.replace(CLOSED, "").split("\n")]
-    )
+    closed = done.stdout.count(CLOSED)
+    print(f"{closed} of {len(names)} definitions and statements in {len(modules)} modules", end=" ")
+    print("are closed under the global context")
+    if closed == len(names) > 0:
+        return []
+    return ["something is assumed:", *done.stdout.replace(CLOSED, "").split("\n")]
 
 
 def checker(log: str) -> list[str]:
-    """Of all that coqchk says is assumed, what is neither ours to assume nor a field that MathComp seals."""
+    """The assumptions that coqchk lists, but for the fields that MathComp seals."""
     off = ("type-in-type", "unsafe (co)fixpoints", "positivity is assumed")
     axioms = re.search(r"^\* Axioms:(.*?)^\*", log, re.M | re.S)
     listed = axioms[1].split() if axioms else ["coqchk: no list of axioms"]
@@ -77,13 +79,13 @@ def checker(log: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    build, rooms = Path(sys.argv[1]), sys.argv[2:]
+    build, modules = Path(sys.argv[1]), sys.argv[2:]
     (build / "audited.json").unlink(missing_ok=True)
-    if wrong := main(build, rooms):
+    if wrong := main(build, modules):
         sys.exit("\n".join(["audit: not in order", *filter(None, wrong)]))
     from refimpl.verify.check import source  # what the instances were computed by
 
-    digests = {f"{room}.v": hashlib.sha256((build / f"{room}.v").read_bytes()).hexdigest() for room in rooms} | {
-        "refimpl": source()
-    }
+    digests = {
+        f"{module}.v": hashlib.sha256((build / f"{module}.v").read_bytes()).hexdigest() for module in modules
+    } | {"refimpl": source()}
     (build / "audited.json").write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")

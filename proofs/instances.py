@@ -1,9 +1,9 @@
-"""Small instances, computed by Python and to be computed again by Coq:  python instances.py > instances.v
+"""Small instances, computed by Python, for Coq to compute again:  python instances.py > instances.v
 
 Each is drawn at random (always the same), put through functions of refimpl in ℚ, and printed as an
-Example: the computable twin (computable.v) of the definitions that are proved, given the inputs of
-Python, gives the outputs of Python, exactly. A formula changed on either side, and instances.v does
-not build.
+Example: given the inputs of Python, the computable twin (computable.v) of the proved definitions
+gives the outputs of Python, exactly. If a formula changes on either side, instances.v does not
+build.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Draw:
         return ri.circle_point(self(h))
 
 
-def drawn(name: str, make: Callable[[Draw], str]) -> str:
-    """Drawn once: if Python refuses it there is no instance, so a program that refuses too often is found out."""
+def draw_instance(name: str, make: Callable[[Draw], str]) -> str:
+    """Draw once: if Python refuses, there is no instance, so too many refusals are found out."""
     return make(Draw(f"{name} 0"))
 
 
@@ -196,11 +196,11 @@ def attention(name: str, a: Attention) -> str:
         claims += [equal("after", (past(b, lists) for _, b in (*done, (None, after))))]
         return example(name, lets, claims)
 
-    return drawn(name, make)
+    return draw_instance(name, make)
 
 
 def refused(name: str, a: Attention, query: Callable[[Any, Any, State], Any]) -> str:
-    """A query, made of q, k and the state, with a zero denominator: the program refuses, and so does the twin; with q neither does."""
+    """A query with a zero denominator: program and twin refuse it; with q neither does."""
     lets, (q, k, v), options, (_, g) = a.inputs(Draw(name))
     bad = query(q, k, options["state"])
     for form in FORMS:
@@ -212,7 +212,7 @@ def refused(name: str, a: Attention, query: Callable[[Any, Any, State], Any]) ->
 
 
 def orthogonal(q: Any, k: Any, begin: State) -> Any:
-    """q, but that of the first token, not 0, is orthogonal to the z that it sees: causal, two features."""
+    """q, with the first query, not 0, orthogonal to the z that it reads: causal, two features."""
     z = begin.z + k[0, :]
     assert any(QQ.fractions(z))
     return QQ.concat([QQ.stack([-z[1], z[0]])[None, :], q[1:, :]], axis=0)
@@ -298,8 +298,8 @@ EXACT = {"norm": "none", "activation": "quadratic", "phi": "identity"}
 
 
 def conversion(name: str, a: Conversion) -> str:
-    """The prompted model in every form and its states; the biases of the converted one, also in pieces, and what it says, read from
-    where the prompt began or ended; strength and removal."""
+    """The prompted model in every form, with its states; the biases of the converted one, also in
+    pieces, and its output, from where the prompt began or ended; strength and removal."""
     config = Config(**EXACT | a.config)
     P = a.M if a.mask == "full" else 0
 
@@ -317,7 +317,8 @@ def conversion(name: str, a: Conversion) -> str:
         going_on = ri.convert(model, prompt, mask=a.mask, restart=False)
         weaker = ri.convert(model, prompt, mask=a.mask, strength=STRENGTH)
         f, g = turns(config.rope, model.weights.get("rope.c"), model.weights.get("rope.s"), r)
-        options = f"{feature_map(config.phi, config.d)} {f} {g} {boolean(config.normalise)} {boolean(config.order == 'parallel')} ws"
+        flags = f"{boolean(config.normalise)} {boolean(config.order == 'parallel')}"
+        options = f"{feature_map(config.phi, config.d)} {f} {g} {flags} ws"
         lets = {
             "ws": seq(weights(config, model.of_layer(i)) for i in range(config.layers)),
             "bs": biases(model.biases or ()),
@@ -339,13 +340,14 @@ def conversion(name: str, a: Conversion) -> str:
             equal("(map (map lists_of) new)", (biases(done.biases, lists) for done in (converted, *in_pieces))),
             f"lists (c_run {options} new p 0 {array(text)}) == {lists(converted(text))}",
             f"map (map lists_of) going_on == {biases(going_on.biases, lists)}",
-            f"lists (c_run {options} going_on {integer(model.position + a.M)} 0 {array(text)}) == {lists(going_on(text))}",
+            f"lists (c_run {options} going_on {integer(model.position + a.M)} 0 {array(text)}) == "
+            f"{lists(going_on(text))}",
             f"map (map lists_of) weaker == {biases(weaker.biases, lists)}",
             equal(f"(map (map lists_of) (c_unconvert {options} ({number(STRENGTH)}) p {P} weaker prompt))", removed),
         ]
         return example(name, lets, claims)
 
-    return drawn(name, make)
+    return draw_instance(name, make)
 
 
 def refused_model(name: str) -> str:
@@ -491,7 +493,7 @@ by apply: eq_to_mx; vm_compute.
 Qed."""
         return section(name, lets, "rope 1", statement, proof)
 
-    return drawn(name, make)
+    return draw_instance(name, make)
 
 
 def definition_conversion(name: str) -> str:
@@ -517,7 +519,7 @@ by apply: eq_to_mx; vm_compute.
 Qed."""
         return section(name, lets, "rope 0", statement, proof)
 
-    return drawn(name, make)
+    return draw_instance(name, make)
 
 
 def examples() -> Iterator[str]:

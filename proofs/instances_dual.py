@@ -1,9 +1,11 @@
-"""Small instances of the dual forms, computed by Python and to be computed again by Coq:  python instances_dual.py > instances_dual.v
+"""Small instances of the dual forms, for Coq to compute again.
 
-As instances.py does it: functions of refimpl.descent are run in ℚ on random numbers (always the
-same), and printed as Examples. The twins of computable_dual.v, given the inputs of Python, give the
-outputs of Python, exactly. Python takes its gradients from the losses, by dual numbers; Coq from
-formulas that are proved to be the gradients.
+    python instances_dual.py > instances_dual.v
+
+As in instances.py, functions of refimpl.descent run in ℚ on random numbers (always the same), and
+are printed as Examples. Given the inputs of Python, the twins of computable_dual.v give its
+outputs, exactly. Python takes its gradients from the losses, by dual numbers; Coq has formulas that
+are proved to be the gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from instances import Draw, array, drawn, equal, example, lists, number, seq
+from instances import Draw, array, draw_instance, equal, example, lists, number, seq
 
 import refimpl as ri
 from refimpl import QQ
@@ -92,8 +94,8 @@ class Regression:
             draw(self.M, self.d),
             scalar(draw),
         )
-        named = {"W0": W_0, "X": X, "Y": Y, "x": x}
-        return {name: array(y) for name, y in named.items()} | {"eta": number(eta)}, (W_0, X, Y, x, eta)
+        arrays = {"W0": W_0, "X": X, "Y": Y, "x": x}
+        return {name: array(y) for name, y in arrays.items()} | {"eta": number(eta)}, (W_0, X, Y, x, eta)
 
 
 def descend(W: Any, X: Any, Y: Any, eta: Any, steps: int) -> list[Any]:
@@ -105,7 +107,7 @@ def descend(W: Any, X: Any, Y: Any, eta: Any, steps: int) -> list[Any]:
 
 
 def training(name: str, a: Regression) -> str:
-    """So many steps, and what the untrained layer says that attends to their history; Coq has the last step first."""
+    """Steps, and the layer that attends to their history; Coq has the last step first."""
     lets, (W_0, X, Y, x, eta) = a.data(Draw(name))
     errors, inputs = irie.training_history(W_0, X, Y, eta, a.steps, irie.half_squares)
     Ws = descend(W_0, X, Y, eta, a.steps)
@@ -124,43 +126,43 @@ def training(name: str, a: Regression) -> str:
 def dual_form(name: str, a: Regression) -> str:
     """Any errors: a layer that was trained with them, and one that attends to them."""
     lets, (W_0, X, E, x, _) = a.data(Draw(name))
-    said = irie.dual_form(W_0, E, X, x)
+    predicted = irie.dual_form(W_0, E, X, x)
     claims = [
         same("(c_trained W0 Y X)", irie.trained_weights(W_0, E, X)),
-        same("(x *m W0^T + c_attend_to x X Y)%A", said),
-        same("(x *m (c_trained W0 Y X)^T)%A", said),
+        same("(x *m W0^T + c_attend_to x X Y)%A", predicted),
+        same("(x *m (c_trained W0 Y X)^T)%A", predicted),
     ]
     return example(name, lets, claims)
 
 
 def layers(name: str, a: Regression) -> str:
-    """Layers, steps, a model of the library, the biases that its examples become: all the same descent."""
+    """Layers, steps, a model, the biases that its examples become: all the same descent."""
     lets, (W_0, X, Y, x, eta) = a.data(Draw(name))
     k, Ws = a.steps, descend(W_0, X, Y, eta, a.steps)
     tokens, context = von_oswald.queries(x, W_0), von_oswald.examples(X, Y)
     W_Q, W_K, W_V, P = von_oswald.proposition_1(W_0, eta, a.N)
-    said = von_oswald.steps(tokens, context, W_0, eta, k)
+    predicted = von_oswald.steps(tokens, context, W_0, eta, k)
     claims = [
         same(f"(c_W_QK Qc_fieldType {a.d} {a.m})", W_Q, W_K),
         same("(c_W_V W0)", W_V),
         same(f"(c_scalar ({a.d} + {a.m})%N (eta / {a.N}%:R))", P),
         same("E", context),
         same("Z", tokens),
-        same(f"(c_steps W0 (fun=> eta) E 0 {k} Z)", said),
+        same(f"(c_steps W0 (fun=> eta) E 0 {k} Z)", predicted),
         same(f"(c_steps W0 (fun=> eta) E 0 {k} E)", von_oswald.steps(context, context, W_0, eta, k)),
-        same(f"(x *m (W {k}%N)^T)%A", von_oswald.predictions(said, a.m), x @ T(Ws[-1])),
+        same(f"(x *m (W {k}%N)^T)%A", von_oswald.predictions(predicted, a.m), x @ T(Ws[-1])),
     ]
     if k:  # a model has layers
-        model, shown, asked = (
+        model, examples, queries = (
             von_oswald.regression_model(W_0, eta, a.N, layers=k),
             von_oswald.model_examples(X, Y),
             von_oswald.model_queries(x, W_0),
         )
-        converted = ri.convert(model, shown, mask="full")
+        converted = ri.convert(model, examples, mask="full")
         b_KV = [b.S[0, :, :] for b in converted.biases]
         updates = [von_oswald.weight_update(b, eta, a.N) for b in b_KV]
-        through = model(QQ.concat([shown, asked], axis=-2), mask=a.N)
-        outs = [beside(x, y[:, 2 * a.d :]) for y in (through[a.N :, :], converted(asked))]
+        through = model(QQ.concat([examples, queries], axis=-2), mask=a.N)
+        outs = [beside(x, y[:, 2 * a.d :]) for y in (through[a.N :, :], converted(queries))]
         claims += [
             same(f"(c_steps W0 (fun=> eta) E 0 {k} Z)", *outs),
             same_seq("blocks", b_KV),
@@ -182,7 +184,7 @@ def self_attention(name: str, a: Regression) -> str:
 
 
 def gd_plus_plus(name: str, a: Regression) -> str:
-    """GD++ from W_0 = 0: the model of the library, whose tokens are (key, x, y), and layers on (x, y)."""
+    """GD++ from W_0 = 0: the model, whose tokens are (key, x, y), and layers on (x, y)."""
     draw = Draw(name)
     lets, (W_0, X, Y, x, eta) = a.data(draw)
     gamma, d = scalar(draw), a.d
@@ -205,7 +207,7 @@ def finetuning(name: str, width: int, d: int, m: int, N: int, T: int, M: int) ->
     draw = Draw(name)
     q, X_D, X, W_K, W_V = draw(M, d), draw(N, width), draw(T, width), draw(d, width), draw(m, width)
     dW_K, dW_V = draw(d, width), draw(m, width)
-    named = {"q": q, "X'": X_D, "X": X, "W_K": W_K, "W_V": W_V, "dW_K": dW_K, "dW_V": dW_V}
+    arrays = {"q": q, "X'": X_D, "X": X, "W_K": W_K, "W_V": W_V, "dW_K": dW_K, "dW_V": dW_V}
     icl = dai.f_icl(q, X_D, X, W_K, W_V)
     claims = [
         same("(c_attend_to q (c_col_mx X' X *m W_K^T)%A (c_col_mx X' X *m W_V^T)%A)", icl),
@@ -215,7 +217,7 @@ def finetuning(name: str, width: int, d: int, m: int, N: int, T: int, M: int) ->
         same("(c_attend_to q (X *m W_K^T)%A (X *m W_V^T)%A)", dai.f_zsl(q, X, W_K, W_V)),
         same("(c_attend_to q (X *m (W_K + dW_K)^T)%A (X *m (W_V + dW_V)^T)%A)", dai.f_ft(q, X, W_K, W_V, dW_K, dW_V)),
     ]
-    return example(name, {x: array(y) for x, y in named.items()}, claims)
+    return example(name, {x: array(y) for x, y in arrays.items()}, claims)
 
 
 def momentum(name: str, n: int, m: int) -> str:
@@ -233,7 +235,8 @@ def patch(name: str, h: int, width: int, n: int) -> str:
     lets = {"W": array(W), "a": array(a), "delta": array(delta)}
     claims = [
         same_seq(f"(mkseq (fun t => c_patch W (c_row t a) (c_row t delta)) {n})", [dW[t, :, :] for t in range(n)]),
-        f"all (fun t => let y := c_row t a in let e := c_row t delta in lists ((y + e) *m W^T) == lists (y *m (W + c_patch W y e)^T))%A "
+        "all (fun t => let y := c_row t a in let e := c_row t delta in "
+        "lists ((y + e) *m W^T) == lists (y *m (W + c_patch W y e)^T))%A "
         f"(iota 0 {n})",
     ]
     return example(name, lets, claims)
@@ -244,7 +247,7 @@ def patch(name: str, h: int, width: int, n: int) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """N demonstrations, T tokens on the query's side, features of width r, values of width m; a variant, of which all may be 0."""
+    """N demonstrations, T tokens of text, r features, values of width m; options of a variant."""
 
     N: int
     T: int
@@ -259,22 +262,26 @@ def square(x: Any) -> Any:
 
 
 def kernel(name: str, a: Kernel) -> str:
-    """Attention and its variants by their formulas, and as what the dual model predicts after one step."""
+    """Attention and its variants by their formulas, and as predictions of the dual model."""
 
     def make(draw: Draw) -> str:
-        seen = ren_liu.QueryContext(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r))
-        eta, named = scalar(draw), {"K'": seen.K_T, "V'": seen.V_T, "q": one_row(seen.q)}
-        options, shown = dict(a.options), {"K": "K_D", "V": "V_D"}
+        context = ren_liu.QueryContext(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r))
+        eta, arrays = scalar(draw), {"K'": context.K_T, "V'": context.V_T, "q": one_row(context.q)}
+        options, augmented = dict(a.options), {"K": "K_D", "V": "V_D"}
         if a.augmented:  # g(x) = x + c W_2 σ(W_1 x), for values and keys, σ being the square
             V_1, V_2, K_1, K_2, c = draw(2, a.m), draw(a.m, 2), draw(1, a.r), draw(a.r, 1), scalar(draw)
             options |= {"values": ren_liu.residual(V_1, V_2, c, square), "keys": ren_liu.residual(K_1, K_2, c, square)}
-            named |= {"V_1": V_1, "V_2": V_2, "K_1": K_1, "K_2": K_2}
+            arrays |= {"V_1": V_1, "V_2": V_2, "K_1": K_1, "K_2": K_2}
             for x in "KV":
-                shown[x] = f"({x}_D + ({number(c)}) *: (c_map (fun x => x * x)%R ({x}_D *m {x}_1^T) *m {x}_2^T))%A"
+                augmented[x] = f"({x}_D + ({number(c)}) *: (c_map (fun x => x * x)%R ({x}_D *m {x}_1^T) *m {x}_2^T))%A"
         variant = ren_liu.Variant(**options)
-        inner, attended = variant.augment(seen), ren_liu.attention(seen, variant, eta=eta)
+        inner, attended = variant.augment(context), ren_liu.attention(context, variant, eta=eta)
         chosen = variant.negatives or ()
-        lets = {"K_D": array(seen.K_D), "V_D": array(seen.V_D)} | {x: array(y) for x, y in named.items()} | shown
+        lets = (
+            {"K_D": array(context.K_D), "V_D": array(context.V_D)}
+            | {x: array(y) for x, y in arrays.items()}
+            | augmented
+        )
         lets |= {x: number(Fraction(getattr(variant, x))) for x in ("decay", "penalty", "off_diagonal", "beta")} | {
             "eta": number(eta)
         }
@@ -290,14 +297,14 @@ def kernel(name: str, a: Kernel) -> str:
             same("W0", ren_liu.W_0(inner)),
             same("(c_attend_mean q (c_col_mx K K') (c_col_mx V V'))", one_row(ren_liu.attention(inner))),
             same(f"(D^-1 *: c_attend_to q K (c_apart neg b V) + {own} - off_diagonal *: v)%A", one_row(attended)),
-            same("(q *m (c_step eta D V K neg b lam c v q W0)^T)%A", one_row(ren_liu.one_step(seen, eta, variant))),
+            same("(q *m (c_step eta D V K neg b lam c v q W0)^T)%A", one_row(ren_liu.one_step(context, eta, variant))),
         ]
         if not a.options:
             one = "(fun W i => c_step eta D (c_row i V) (c_row i K) [::] 0 0 0 v q W)"
             claims += [same(f"(q *m (foldl {one} W0 (iota 0 {a.N}))^T)%A", one_row(ren_liu.one_at_a_time(inner, eta)))]
         return example(name, lets, claims)
 
-    return drawn(name, make)
+    return draw_instance(name, make)
 
 
 REGRESSION = {
@@ -353,11 +360,11 @@ def definition_layers(name: str, a: Regression) -> str:
     """What queries read from von_oswald.v's layers, after their examples have become biases."""
     lets, (W_0, X, Y, x, eta) = a.data(Draw(name))
     lets["y"] = array(-(x @ T(W_0)))
-    said = von_oswald.steps(von_oswald.queries(x, W_0), von_oswald.examples(X, Y), W_0, eta, a.steps)
+    predicted = von_oswald.steps(von_oswald.queries(x, W_0), von_oswald.examples(X, Y), W_0, eta, a.steps)
     statement = f"""ask (convert 0 {a.N} (zero (stack (to_mx W0) {a.N} (fun=> eta) 0 {a.steps}))
       (row_mx (to_mx X) (to_mx Y)))
     (row_mx (to_mx x) (to_mx y)) =
-  to_mx {array(said)}"""
+  to_mx {array(predicted)}"""
     proof = """Proof.
 rewrite -!to_mx_row_mx -steps_c //.
 by apply: eq_to_mx; vm_compute.
@@ -368,11 +375,11 @@ Qed."""
 def definition_descent(name: str, a: Regression) -> str:
     """Whatever the steps of gradient.v on least squares are, they predict what the layers do."""
     lets, (W_0, X, Y, x, eta) = a.data(Draw(name))
-    said = von_oswald.steps(von_oswald.queries(x, W_0), von_oswald.examples(X, Y), W_0, eta, a.steps)
+    predicted = von_oswald.steps(von_oswald.queries(x, W_0), von_oswald.examples(X, Y), W_0, eta, a.steps)
     statement = f"""forall W, W 0%N = to_mx W0 ->
   (forall i, gd_step (lsq (to_mx X) (to_mx Y)) eta (W i) (W i.+1)) ->
   to_mx x *m (W {a.steps}%N)^T =
-  to_mx {array(von_oswald.predictions(said, a.m))}"""
+  to_mx {array(von_oswald.predictions(predicted, a.m))}"""
     proof = """Proof.
 move=> W W_0 H_step.
 have W_i i : W i = to_mx (c_descent X Y (fun=> eta) W0 i).
@@ -387,17 +394,17 @@ def definition_kernel(name: str, a: Kernel) -> str:
     """Whatever one step of gradient.v on the dual loss is, it predicts what attention says."""
 
     def make(draw: Draw) -> str:
-        seen, eta = (
+        context, eta = (
             ren_liu.QueryContext(draw(a.N, a.r), draw(a.N, a.m), draw(a.T, a.r), draw(a.T, a.m), draw(a.r)),
             scalar(draw),
         )
-        named = {"K": seen.K_D, "V": seen.V_D, "K'": seen.K_T, "V'": seen.V_T, "q": one_row(seen.q)}
-        lets = {x: array(y) for x, y in named.items()} | {"eta": number(eta)}
+        arrays = {"K": context.K_D, "V": context.V_D, "K'": context.K_T, "V'": context.V_T, "q": one_row(context.q)}
+        lets = {x: array(y) for x, y in arrays.items()} | {"eta": number(eta)}
         lets["D"] = "mass (to_mx q) (col_mx (to_mx K) (to_mx K'))"
         statement = f"""forall W1,
   gd_step (dual_loss eta D (to_mx V) (to_mx K)) eta
     (dual_W0 D (to_mx V') (to_mx K')) W1 ->
-  to_mx q *m W1^T = to_mx {array(one_row(ren_liu.one_step(seen, eta)))}"""
+  to_mx q *m W1^T = to_mx {array(one_row(ren_liu.one_step(context, eta)))}"""
         proof = """Proof.
 have H_eta : eta != 0 by vm_compute.
 move=> W1 /(features_gd_step H_two H_eta) <-.
@@ -406,7 +413,7 @@ by apply: eq_to_mx; vm_compute.
 Qed."""
         return section(name, lets, statement, proof)
 
-    return drawn(name, make)
+    return draw_instance(name, make)
 
 
 def examples() -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""The benchmark of speed runs, says what is not installed, and times nobody who computes something else."""
+"""The benchmark of speed runs, says what is not installed, and refuses other numbers."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -136,3 +137,32 @@ def test_who_computes_something_else_is_refused(group, maker, name, error, tmp_p
     assert "REFUSED" in printed
     ratios = [f for f in found["figures"] if f["target"] and "memory" not in f["what"] and "seconds" not in f["what"]]
     assert all(f["met"] is None for f in ratios if "further off" not in f["what"])
+
+
+def test_two_checkouts_are_compared(tmp_path):
+    """The new one is a copy that wastes time when imported, and adds 1 to the chunked form."""
+    here = FOLDER.parent.parent
+    shutil.copytree(here / "refimpl", tmp_path / "refimpl", ignore=shutil.ignore_patterns("__pycache__"))
+    with open(tmp_path / "refimpl" / "__init__.py", "a") as file:
+        file.write("""
+import time
+began, chunked = time.process_time(), linear_attention_chunked
+while time.process_time() < began + 2:
+    pass
+def linear_attention_chunked(*args, **options):
+    o, state = chunked(*args, **options)
+    return o + 1, state
+""")
+    options = ["--rounds", "1", "--processes", "1", "--only", "8 tokens", "QQ", "import"]
+    command = [sys.executable, str(FOLDER / "compare.py"), str(here), str(tmp_path), *options]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = {line[:44].strip(): line[44:].split() for line in printed.splitlines()}
+    assert float(rows["import refimpl"][2]) < 0.8 and len(rows["QQ, 16 × 16"]) == 4
+    assert rows["chunked attention, float64, 8 tokens"][4:] == ["DIFFERENT", "NUMBERS"]
+    assert "worst ratio of minima: 0." in printed
+
+
+def test_a_checkout_must_hold_the_package(tmp_path):
+    command = [sys.executable, str(FOLDER / "compare.py"), str(tmp_path), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2 and "must be a folder that holds the package refimpl" in ended.stderr

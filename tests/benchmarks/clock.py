@@ -1,4 +1,4 @@
-"""How the benchmarks measure: contenders take turns, in processes of their own where libraries or threads must be kept apart."""
+"""How the benchmarks measure: contenders take turns, each library in its own process."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def seconds(run, *arguments, **options):
 
 
 def measure(contenders, rounds):
-    """{name: (min, median) in seconds}, the contenders taking turns; each is a function that says how long it took.
+    """{name: (min, median) in seconds}, by contenders that take turns; each returns its seconds.
 
-    A first round is not counted.
+    The first round does not count.
     """
     took = {name: [] for name in contenders}
     for i in range(1 + rounds):
@@ -44,11 +44,11 @@ def progress(text):
 
 
 class Worker:
-    """This same script as a server on stdin and stdout, with its own libraries and number of threads."""
+    """The same script as a server on stdin and stdout, with its own libraries and environment."""
 
-    def __init__(self, threads):
+    def __init__(self, threads, environment=os.environ):
         command = [sys.executable, *(f"-W{option}" for option in sys.warnoptions), sys.argv[0], "--worker"]
-        environment = os.environ | dict.fromkeys(THREADS, str(threads))
+        environment = environment | dict.fromkeys(THREADS, str(threads))
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
         )
@@ -75,8 +75,9 @@ def serve(makers, plain):
     """Answer requests until stdin ends: [value, ""] or [null, why not].
 
     make, key, maker, options : prepare a contender, makers[maker](**options) -> run
-    save, key, file : run it and save what it gives, as `plain` numbers          time, key : run it, answer its seconds
-    tell, key : run it and answer what it gives                                  forget : let go of all
+    save, key, file : run it and save the result, as `plain` numbers
+    time, key : run it and answer its seconds    tell, key : run it and answer its result
+    forget : drop all contenders
     """
     made, out = {}, sys.stdout
 
@@ -103,7 +104,7 @@ def serve(makers, plain):
 
 
 class Bench:
-    """What was measured: rows of times, and figures, most of them a ratio of two times, many with a target."""
+    """The measurements: rows of times, and figures, mostly ratios of times, many with a target."""
 
     def __init__(self):
         self.group, self.rows, self.figures, self.workers = "", [], [], {}
@@ -132,11 +133,12 @@ class Bench:
         return value, why
 
     def contest(self, title, contenders, judge, rounds, yardsticks=()):
-        """{name: (min, median)} of the contenders that are here and give what `judge` allows; all become rows.
+        """{name: (min, median)} of contenders that are installed and pass `judge`; all become rows.
 
-        contenders : {name: (library, threads, maker, options)}; each library and number of threads
-        is a process of its own judge(name, result) -> how far off it is, how far it may be; not
-        asked of yardsticks, which compute something else
+        contenders : {name: (library, threads, maker, options)}; a process for each library and
+                     number of threads
+        judge(name, result) -> its error, and the error allowed; not called for yardsticks, which
+                     compute something else
         """
         fit = {}
         rows = {

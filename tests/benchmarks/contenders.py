@@ -1,4 +1,4 @@
-"""Who takes part in the benchmark of speed. Each maker prepares its inputs and gives back a function to be timed."""
+"""The contenders of speed.py. Each maker prepares inputs and returns a function to time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from refimpl.attention.linear_attention import chunk_length
 from refimpl.verify.check import Draws, check
 from refimpl.verify.theorems import large
 
-LEAST = (
-    1 / 8
-)  # q, k, v are drawn from [LEAST, 1): sums of positive numbers have no cancellation, so errors have a simple bound
+# q, k, v are drawn from [LEAST, 1): sums of positive numbers do not cancel, so errors have a bound
+LEAST = 1 / 8
 EPSILON = {"fast-transformers": 1e-6, "fla naive chunk": 1e-10}  # what these add to the denominator
 
 
@@ -150,7 +149,7 @@ def precision(digits):
 
 
 def many_digits(digits, size, scaled):
-    """Two matrices of signed numbers of full precision, as Fractions; scaled: over 400 binary orders of magnitude."""
+    """Two matrices of signed Fractions of full precision; scaled: by 2**-200 to 2**200."""
     draw, bits = random.Random(0), precision(digits).prec
 
     def number(_):

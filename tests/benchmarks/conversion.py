@@ -135,9 +135,8 @@ def main(argv=None):
         found["rows"] += rows
         found["targets"] += targets
         for r in rows:
-            print(
-                f"{r['dtype']:8} {r['M']:6}  {r['what']:28} {1e3 * r['min']:9.1f} {1e3 * r['median']:9.1f} {r['bytes']:12,}"
-            )
+            print(f"{r['dtype']:8} {r['M']:6}  {r['what']:28} {1e3 * r['min']:9.1f}", end=" ")
+            print(f"{1e3 * r['median']:9.1f} {r['bytes']:12,}")
     print()
     for t in found["targets"]:
         ratios = f"{t['ratio']:.2f} (of minima {t['of minima']:.2f})"

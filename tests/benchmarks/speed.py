@@ -30,11 +30,8 @@ from contenders import EPSILON, LEAST, MAKERS, chunk_of, inputs, many_digits, pl
 import refimpl as ri
 from refimpl.verify.theorems import large
 
-PRIMES = {
-    "2²¹−9": (2**21 - 9, 1.2),
-    "2³¹−1": (2**31 - 1, 4.5),
-    "2⁶¹−1": (2**61 - 1, 16),
-}  # and a product's time over dgemm's, at most
+# and the target for the time of a product over dgemm's
+PRIMES = {"2²¹−9": (2**21 - 9, 1.2), "2³¹−1": (2**31 - 1, 4.5), "2⁶¹−1": (2**61 - 1, 16)}
 DIGITS = (30, 50, 100, 300)
 
 SIZES = {
@@ -100,8 +97,12 @@ def attention_contest(bench, sizes, dtype, n):
         contenders["fast-transformers"] = ("torch", 1, "fast-transformers", shape)
 
     def judge(name, got):
-        """How far from float64. The sums of n + width positive numbers, in whatever order, are within a bound of all that they may be;
-        in float32 that is so wide that float16 would pass, and nobody may be off sixteen times as far as our recurrent form, the first."""
+        """The error against float64, and the error allowed.
+
+        Sums of n + width positive numbers have a bound in any order. In float32 it is so wide that
+        float16 would pass, so nobody may be off by sixteen times the error of our recurrent form,
+        which comes first.
+        """
         want[:] = want or [ri.linear_attention_recurrent(*inputs(**shape).astype(np.float64))[0]]
         k = 4 * (n + sizes.width + 4) * float(np.finfo(dtype).eps) / 2
         off = np.max(np.abs(got / want[0] - 1)) if got.shape == want[0].shape else np.inf
@@ -137,7 +138,10 @@ def attention_targets(bench, sizes, dtype, n, times):
 
 
 def attention_memory(bench, sizes, dtype):
-    """Of NumPy's arrays (BLAS has buffers of its own), beyond inputs and output: it should not depend on how many tokens there are."""
+    """NumPy's memory beyond inputs and output should not depend on the number of tokens.
+
+    BLAS has buffers of its own, which do not count.
+    """
     unit = sizes.heads * (chunk_of(dtype, sizes.heads, sizes.width) ** 2 + sizes.width**2) * np.dtype(dtype).itemsize
     for variant in ("plain", "elu+1, RoPE"):
         found = {}

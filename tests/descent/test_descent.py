@@ -1,4 +1,4 @@
-"""In-context learning as gradient descent: every function against plain Python, written with loops from the formulas.
+"""In-context learning as gradient descent: every function against plain loops over the formulas.
 
 Numbers are drawn in ℚ, where the oracle computes. Other systems are given the same numbers, and
 must come to the same.
@@ -66,7 +66,7 @@ def named(name):
 
 
 def agrees(system, run, want, *data):
-    """Run on these numbers of ℚ it gives what is wanted: ==, or enclosed, or no further off than its own running error allows."""
+    """The result on these numbers of ℚ is `want`: by ==, enclosed, or within its running error."""
     got, want = run(*map(system.convert, data)), QQ.convert(want)
     assert tuple(got.shape) == want.shape
     if system.exact:
@@ -244,7 +244,7 @@ def test_a_loss_that_divides(system):
 
 @exact_systems
 def test_a_gradient_along_a_direction(system):
-    """Over dual numbers the gradient has a tangent: (1/N) Σ (V x_i) x_iᵀ, the second derivative along V."""
+    """Over dual numbers the gradient has tangents (1/N) Σ (V x_i) x_iᵀ, by second derivatives."""
     W, _, X, Y, _ = learn(Lesson(3, 2, 2), 1, system)
     V, dual = system.random((2, 2), 77), Dual(system)
     data = (dual.join(x, 0 * x) for x in (X, Y))
@@ -369,7 +369,7 @@ def test_layers_are_steps(case, seed, zero, steps):
 
 @given(case=lessons, seed=SEEDS)
 def test_dampened_layers_are_smaller_steps(case, seed):
-    """e + λ (layer(e) − e), layer after layer, by loops over tokens; and the steps of rate λη that they are."""
+    """e + λ (layer(e) − e), layer after layer, by loops over tokens; they are steps of rate λη."""
     W, eta, X, Y, x = learn(case, seed)
     factor = Fraction(seed % 7, 5)
     shown, asked = lists(von_oswald.examples(X, Y), von_oswald.queries(x, W))
@@ -423,7 +423,7 @@ def test_no_gamma_is_no_gamma_in_any_numbers():
 
 
 def test_the_bias_of_gd_plus_plus():
-    """Its heads are d wide where d > m: the change of weights is in the first m columns of the first, and the others are 0."""
+    """Where d > m heads are d wide: m columns of the first are the step, the rest is 0."""
     W, eta, X, Y, _ = learn(Lesson(3, 3, 2), 8)
     bias = (
         convert(
@@ -439,7 +439,7 @@ def test_the_bias_of_gd_plus_plus():
 @settings(max_examples=8)
 @given(case=lessons, seed=SEEDS)
 def test_an_ordinary_model_of_the_same(case, seed):
-    """Prompted with the examples, with them converted, and with them taken out again; every layer's bias is the change of its step."""
+    """The examples as a prompt, converted, and taken out again; every layer's bias is its step."""
     W, eta, X, Y, x = learn(case, seed)
     weights = descent(W.tolist(), eta.tolist(), *lists(X, Y), case.steps)
     want = [apply(weights[-1], query) for query in x.tolist()]
@@ -483,7 +483,10 @@ def change_of(W, X, Y, eta):
 
 @given(case=lessons, seed=SEEDS)
 def test_layers_of_gd_plus_plus(case, seed):
-    """Each layer by loops: y_j + (η/N) Σ (W_0 x_i − y_i)(x_i·x_j), x_j − γ Σ x_i (x_i·x_j); x_i as the layer before left it."""
+    """Each layer by loops, on the x_i of the layer before.
+
+    y_j + (η/N) Σ (W_0 x_i − y_i)(x_i·x_j)        x_j − γ Σ x_i (x_i·x_j)
+    """
     W, eta, X, Y, x = learn(case, seed)
     gamma = QQ.random((), seed + 99)
     layers = min(case.steps, 2)
@@ -686,7 +689,7 @@ SMALL = Config(2, 3, heads=2, groups=1, d=2, m=2, phi="identity", norm="none", n
 
 @functools.cache
 def read(system=QQ, *, tuned=False):
-    """A model of two layers and what its heads read, in plain Python, of a text and of demonstrations before it."""
+    """The heads of a model of two layers, in plain Python, on a text and after demonstrations."""
     model = random_model(QQ, SMALL, seed=3 + tuned)
     shown, text = QQ.random((4, 3), 20), QQ.random((3, 3), 21)
     if system is not QQ:
@@ -749,7 +752,7 @@ def test_likeness_of_small_models():
 
 
 def test_a_prompt_in_the_biases_is_as_like_as_can_be():
-    """The model that carries the demonstrations for one that was finetuned: cosines of 1, the same order."""
+    """A model with demonstrations as biases stands for a finetuned one: cosines 1, same order."""
     numbers = balls(30)
     model, shown, text = read(numbers)
     for layer in dai.likeness(model, convert(model, shown), shown, text)[:1]:
@@ -775,7 +778,7 @@ def attended(case, seed):
 
 
 def by_definition(K_D, V_D, K_T, V_T, q, *, text=1):
-    """Σ κ(k_i, q) v_i / D; D; and how much each token counts. text : a factor of the values of the text."""
+    """Σ κ(k_i, q) v_i / D; D; and the weight of each token. text : a factor of its values."""
     scores = [dot(k, q) for k in [*K_D, *K_T]]
     values = [*V_D, *([text * a for a in v] for v in V_T)]
     if not sum(scores):
@@ -837,7 +840,7 @@ def test_with_no_demonstrations_there_is_no_step():
     used=st.sets(st.sampled_from(["decay", "penalty", "off_diagonal", "negatives", "values", "keys"])),
 )
 def test_variants_of_attention(case, seed, used):
-    """By the sums that the table of `Variant` says, with any of the options together; and the gradient step that each of them is."""
+    """The sums in the table of `Variant`, with any options at once; each is a gradient step."""
     eta, (K_D, V_D, K_T, V_T, q) = attended(case, seed)
     amounts = {name: Fraction(1 + i, 3) for i, name in enumerate(("decay", "penalty", "off_diagonal")) if name in used}
     beta, k = Fraction(1, 10), 1 + seed % 3
@@ -968,7 +971,7 @@ def sees(case, seed):
 @pytest.mark.parametrize("case", SOFTMAX, ids=str)
 @pytest.mark.parametrize("name", ["mpmath", *MAKERS])
 def test_softmax_attention_is_a_gradient_step(name, case):
-    """Against plain Python at 60 digits, where the scale 1/√d = 1/2 is, and against softmax_attention: the last token's output."""
+    """The last output, against plain Python at 60 digits (1/√d = 1/2) and softmax_attention."""
     system, high = named(name), MP(60)
     for seed in range(2):
         X_D, X_T, W_Q, W_K, W_V = data = sees(case, seed)

@@ -1,4 +1,4 @@
-"""What is proved is what runs: Coq computes again what Python has computed, and a formula changed on either side breaks the build.
+"""What is proved is what runs: Coq computes Python's numbers; a changed formula breaks the build.
 
 Only what instances.v needs is built here, and of that file a few instances; `make -C proofs` builds
 it all.
@@ -54,7 +54,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def build(built, tmp_path):
-    """Build some instances on top of the rooms; or of computable.v with one of its lines changed."""
+    """Build some instances on top of the modules, or of computable.v with one line changed."""
 
     def run(*examples, change=None):
         folder = Path(shutil.copytree(built, tmp_path / "proofs"))
@@ -150,7 +150,7 @@ def test_a_formula_changed_in_python_breaks_the_build(build):
 
 
 def test_every_bug_planted_in_python_is_refuted(build):
-    """In one run: Coq computes that with the bug the claims are false; but for four, with which Python meets a zero denominator."""
+    """In one run Coq finds the claims false with the bug; with four, Python divides by zero."""
 
     def refuted(name, lets, claims):
         return example(name, lets, [f"~~ ({' && '.join(f'({claim})' for claim in claims)})"])

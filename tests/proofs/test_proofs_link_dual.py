@@ -1,4 +1,4 @@
-"""As test_proofs_link.py, for the dual forms: a formula changed in refimpl/descent or in computable_dual.v is seen by Coq."""
+"""As test_proofs_link.py, for refimpl/descent and computable_dual.v: Coq sees a changed formula."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def build(built, tmp_path):
-    """Build some instances on top of the rooms; or of computable_dual.v with one of its lines changed."""
+    """Build some instances on top of the modules, or of computable_dual.v with one line changed."""
 
     def run(*examples, change=None):
         folder = Path(shutil.copytree(built, tmp_path / "proofs"))
