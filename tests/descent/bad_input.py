@@ -13,16 +13,16 @@ from refimpl import GF, QQ, NotDefined, ZeroDenominator
 from refimpl.descent import dai, irie, ren_liu, von_oswald
 from refimpl.descent.gradient import alignment, gradient, squared_error, step
 from refimpl.descent.patch import rank_one_patch
-from refimpl.descent.ren_liu import Attended
+from refimpl.descent.ren_liu import QueryContext
 from tests.helpers.bad_input import Q, S, Table, W, a, cases, d, f32, inf, k, m, model, n, nan, put, q, v, z
 
-seen = Attended(k, v, k, v, z)
+seen = QueryContext(k, v, k, v, z)
 bad, worse = put(S, (1, 0), nan), put(k, (1, 0), inf)
 
 
 VALUE_ERRORS: Table = {
     # In-context learning as descent
-    "Attended: `q` must be finite, got nan or inf at column 2": lambda: Attended(k, v, k, v, put(z, 2, nan)),
+    "QueryContext: `q` must be finite, got nan or inf at column 2": lambda: QueryContext(k, v, k, v, put(z, 2, nan)),
     "squared_error: `X` must hold one or more examples, for there to be a mean, got none": lambda: squared_error(
         S.T, k[:0, :], v[:0, :]
     ),
@@ -38,9 +38,9 @@ VALUE_ERRORS: Table = {
     ),
     "alignment: `keys` must have shape (..., examples, 3) to match `W`, got (5, 2)": lambda: alignment(q, v, v),
     "alignment: `values` must have shape (..., 5, 5) to match `keys` and `W`, got (5, 2)": lambda: alignment(q, v, k),
-    "trained: `W_0` must have shape (outputs, inputs), got (3,)": lambda: irie.trained(z, v, v),
+    "trained_weights: `W_0` must have shape (outputs, inputs), got (3,)": lambda: irie.trained_weights(z, v, v),
     "dual_form: `inputs` must have shape (examples, 2) to match `W_0`, got (5, 3)": lambda: irie.dual_form(S, q, k, v),
-    "trained: `errors` must have shape (5, 3) to match `inputs` and `W_0`, got (5, 2)": lambda: irie.trained(S, v, v),
+    "trained_weights: `errors` must have shape (5, 3) to match `inputs` and `W_0`, got (5, 2)": lambda: irie.trained_weights(S, v, v),
     "dual_form: `x` must have shape (queries, 2) to match `W_0`, got (5, 3)": lambda: irie.dual_form(S, q, v, k),
     "self_attention: `context` must have shape (..., tokens, 3) to match `tokens`, got (5, 2)": lambda: (
         von_oswald.self_attention(q, v, *[a(d, d)] * 4)
@@ -57,8 +57,8 @@ VALUE_ERRORS: Table = {
     "momentum_attention: `v` must have shape (..., 5, 3) to match `o`, got (5, 2)": lambda: dai.momentum_attention(
         q, v, 1
     ),
-    "Attended: `K_T` must have shape (T, 3) to match `q`, got (5, 2)": lambda: Attended(k, v, v, v, z),
-    "Attended: `V_T` must have shape (5, 2) to match its keys, got (5, 3)": lambda: Attended(k, v, k, q, z),
+    "QueryContext: `K_T` must have shape (T, 3) to match `q`, got (5, 2)": lambda: QueryContext(k, v, v, v, z),
+    "QueryContext: `V_T` must have shape (5, 2) to match its keys, got (5, 3)": lambda: QueryContext(k, v, k, q, z),
     "through_relu: `W_1` must have shape (..., hidden, 2) to match the values, got (2, 3)": lambda: (
         ren_liu.through_relu(seen, S.T, S)
     ),
@@ -68,8 +68,8 @@ VALUE_ERRORS: Table = {
     "gram_features: `G` must have shape (2, tokens), got (3, 2)": lambda: ren_liu.gram_features(S),
     "rank_one_patch: `W` must have shape (hidden, width), got (3,)": lambda: rank_one_patch(z, z, z),
     "rank_one_patch: `delta` must have shape (..., 2) to match `W`, got (3,)": lambda: rank_one_patch(S, a(m), z),
-    "trained: `W_0` must have shape (outputs, inputs), got (2, 3, 2)": lambda: irie.trained(a(2, d, m), q, v),
-    "trained: `inputs` must have shape (examples, 2) to match `W_0`, got (4, 5, 2)": lambda: irie.trained(
+    "trained_weights: `W_0` must have shape (outputs, inputs), got (2, 3, 2)": lambda: irie.trained_weights(a(2, d, m), q, v),
+    "trained_weights: `inputs` must have shape (examples, 2) to match `W_0`, got (4, 5, 2)": lambda: irie.trained_weights(
         S, q, a(4, n, m)
     ),
     "training_history: `Y` must have shape (5, 3) to match `X` and `W_0`, got (1, 3)": lambda: irie.training_history(
@@ -100,8 +100,8 @@ VALUE_ERRORS: Table = {
         [True] * 2, [True] * 3, [True] * 2
     ),
     "kendall_tau: `a` and `b` must be numbers in some order, got nan": lambda: dai.kendall_tau([1, nan, 2], [1, 2, 3]),
-    "Attended: `q` must have shape (features,), got (5, 3)": lambda: Attended(k, v, k, v, q),
-    "Attended: `K_D` must have shape (N, 3) to match `q`, got (2, 5, 3)": lambda: Attended(a(2, n, d), v, k, v, z),
+    "QueryContext: `q` must have shape (features,), got (5, 3)": lambda: QueryContext(k, v, k, v, q),
+    "QueryContext: `K_D` must have shape (N, 3) to match `q`, got (2, 5, 3)": lambda: QueryContext(a(2, n, d), v, k, v, z),
     "gram_features: `G` must have shape (2, tokens), got (2, 2, 2)": lambda: ren_liu.gram_features(np.ones((2, 2, 2))),
     "rank_one_patch: `W` must have shape (hidden, width), got (2, 3, 2)": lambda: rank_one_patch(
         a(2, d, m), a(m), a(m)
@@ -137,14 +137,14 @@ VALUE_ERRORS: Table = {
     "regression_model: `layers` must be an integer ≥ 1, got 0": lambda: von_oswald.regression_model(S, 1, 1, layers=0),
     "weight_update: `N` must be an integer ≥ 1, got True": lambda: von_oswald.weight_update(S, 1, True),
     "pairing_model: `m` must be an integer ≥ 1, got 0": lambda: von_oswald.pairing_model(q, 1, 0, 1),
-    "apart: `negatives` must be an integer between 0 and 4, got 5": lambda: ren_liu.apart(v, [[5]] * 5, 1),
-    "apart: `negatives` must name one or more for each of 2 demonstrations, got [[1]]": lambda: ren_liu.apart(
+    "subtract_negatives: `negatives` must be an integer between 0 and 4, got 5": lambda: ren_liu.subtract_negatives(v, [[5]] * 5, 1),
+    "subtract_negatives: `negatives` must name one or more for each of 2 demonstrations, got [[1]]": lambda: ren_liu.subtract_negatives(
         S[:2, :], [[1]], 1
     ),
-    "apart: `negatives` must name one or more for each of 2 demonstrations, got [[1], []]": lambda: ren_liu.apart(
+    "subtract_negatives: `negatives` must name one or more for each of 2 demonstrations, got [[1], []]": lambda: ren_liu.subtract_negatives(
         S[:2, :], [[1], []], 1
     ),
-    "unlike: `k` must be an integer between 1 and 4, got 5": lambda: ren_liu.unlike(k, 5),
+    "least_similar: `k` must be an integer between 1 and 4, got 5": lambda: ren_liu.least_similar(k, 5),
     "gap_bound: `delta` must lie between 0 and 1, got 1": lambda: ren_liu.gap_bound(1, 1, [1], 1, 1),
     "gap_bound: `delta` must lie between 0 and 1, got nan": lambda: ren_liu.gap_bound(1, 1, [1], 1, nan),
     "gap_bound: `scores` must be one or more numbers from 0 to `largest` = 1, got [1, 2]": lambda: ren_liu.gap_bound(
@@ -167,7 +167,7 @@ VALUE_ERRORS: Table = {
 VALUE_ERRORS |= {
     f"{argument} must be finite, got nan or inf at row 1, column 0": run
     for argument, run in {
-        "trained: `W_0`": lambda: irie.trained(bad, q, v),
+        "trained_weights: `W_0`": lambda: irie.trained_weights(bad, q, v),
         "dual_form: `x`": lambda: irie.dual_form(S.T, v, q, worse),
         "dual_form: `inputs`": lambda: irie.dual_form(S.T, v, worse, q),
         "training_history: `X`": lambda: irie.training_history(S.T, worse, v, 1, 1, irie.half_squares),
@@ -184,8 +184,8 @@ VALUE_ERRORS |= {
         "momentum_attention: `v`": lambda: dai.momentum_attention(k, worse, 1),
         "cosine: `b`": lambda: dai.cosine(k, worse),
         "unit: `h`": lambda: dai.unit(worse),
-        "Attended: `K_T`": lambda: Attended(k, v, worse, v, z),
-        "unlike: `K`": lambda: ren_liu.unlike(worse, 1),
+        "QueryContext: `K_T`": lambda: QueryContext(k, v, worse, v, z),
+        "least_similar: `K`": lambda: ren_liu.least_similar(worse, 1),
         "gram_features: `G`": lambda: ren_liu.gram_features(put(np.eye(2), (1, 0), nan)),
         "rank_one_patch: `W`": lambda: rank_one_patch(bad, a(m), a(m)),
     }.items()
@@ -195,13 +195,13 @@ VALUE_ERRORS |= {
 TYPE_ERRORS: Table = {
     # In-context learning as descent
     "0.5 is a float; ℚ takes Fraction(1, 2)": lambda: ren_liu.one_step(
-        Attended(Q[1], Q[2], Q[1], Q[2], Q[0][0, :]), 0.5
+        QueryContext(Q[1], Q[2], Q[1], Q[2], Q[0][0, :]), 0.5
     ),
     "f_ft: `dW_K` has dtype float32, `W_K` has float64; convert one of them explicitly": lambda: dai.f_ft(
         q, k, a(d, d), a(m, d), *f32(a(d, d)), a(m, d)
     ),
-    "watched: `model` must be a Model, got dict": lambda: dai.watched(W, [1]),
-    "attention: `seen` must be a Attended, got tuple": lambda: ren_liu.attention((k, v, k, v, z)),
+    "record_heads: `model` must be a Model, got dict": lambda: dai.record_heads(W, [1]),
+    "attention: `context` must be a QueryContext, got tuple": lambda: ren_liu.attention((k, v, k, v, z)),
 }
 TYPE_ERRORS |= {
     f"{argument} must be an array (NumPy, torch, JAX, or of a refimpl system), got list": run
@@ -210,7 +210,7 @@ TYPE_ERRORS |= {
         "gradient: `data[1]`": lambda: gradient(squared_error, q, k, [[1]]),
         "squared_error: `Y`": lambda: squared_error(q, k, [[1]]),
         "alignment: `values`": lambda: alignment(q, [[1]], k),
-        "trained: `errors`": lambda: irie.trained(S, [[1]], v),
+        "trained_weights: `errors`": lambda: irie.trained_weights(S, [[1]], v),
         "dual_form: `x`": lambda: irie.dual_form(S, q, v, [[1]]),
         "dual_form: `inputs`": lambda: irie.dual_form(S, q, [[1]], v),
         "training_history: `Y`": lambda: irie.training_history(S, v, [[1]], 1, 1, irie.half_squares),
@@ -220,8 +220,8 @@ TYPE_ERRORS |= {
         "self_attention: `P`": lambda: von_oswald.self_attention(q, k, *[a(d, d)] * 3, [[1]]),
         "proposition_1: `W_0`": lambda: von_oswald.proposition_1([[1]], 1, 1),
         "regression_model: `W_0`": lambda: von_oswald.regression_model([[1]], 1, 1),
-        "shown: `Y`": lambda: von_oswald.shown(v, [[1]]),
-        "asked: `W_0`": lambda: von_oswald.asked(v, [[1]]),
+        "model_examples: `Y`": lambda: von_oswald.model_examples(v, [[1]]),
+        "model_queries: `W_0`": lambda: von_oswald.model_queries(v, [[1]]),
         "weight_update: `b_KV`": lambda: von_oswald.weight_update([[1]], 1, 1),
         "mapped_model: `W_1`": lambda: von_oswald.mapped_model(von_oswald.regression_model(S, 1, 1), S, [[1]], S),
         "pairing_model: `like`": lambda: von_oswald.pairing_model([[1]], 1, 1, 1),
@@ -233,15 +233,15 @@ TYPE_ERRORS |= {
         "likeness: `text`": lambda: dai.likeness(model, model, q, [[1]]),
         "cosine: `b`": lambda: dai.cosine(z, [1]),
         "unit: `h`": lambda: dai.unit([1]),
-        "Attended: `V_T`": lambda: Attended(k, v, k, [[1]], z),
+        "QueryContext: `V_T`": lambda: QueryContext(k, v, k, [[1]], z),
         "W_0: `q`": lambda: ren_liu.W_0(SimpleNamespace(q=[1])),
         "variant_loss: `W`": lambda: ren_liu.variant_loss(ren_liu.NORMAL)([[1]], *[1] * 10),
         "through_relu: `W_2`": lambda: ren_liu.through_relu(seen, S, [[1]]),
         "residual: `W_2`": lambda: ren_liu.residual(S, [[1]], 1, ri.feature_maps.relu),
-        "apart: `V`": lambda: ren_liu.apart([[1]], [[0]], 1),
-        "unlike: `K`": lambda: ren_liu.unlike([[1]], 1),
+        "subtract_negatives: `V`": lambda: ren_liu.subtract_negatives([[1]], [[0]], 1),
+        "least_similar: `K`": lambda: ren_liu.least_similar([[1]], 1),
         "gram_features: `G`": lambda: ren_liu.gram_features([[1]]),
-        "softmax_seen: `q`": lambda: ren_liu.softmax_seen(q, q, [1], a(d, d), a(d, d), a(m, d)),
+        "softmax_context: `q`": lambda: ren_liu.softmax_context(q, q, [1], a(d, d), a(d, d), a(m, d)),
         "rank_one_patch: `delta`": lambda: rank_one_patch(S, a(m), [1]),
     }.items()
 }
@@ -255,7 +255,7 @@ TYPE_ERRORS |= {
         "regression_model: `gamma`": lambda: von_oswald.regression_model(S, 1, 1, gamma="1"),
         "weight_update: `eta`": lambda: von_oswald.weight_update(S, "1", 1),
         "momentum_attention: `eta`": lambda: dai.momentum_attention(v, v, "1"),
-        "apart: `beta`": lambda: ren_liu.apart(v, [[0]] * 5, "1"),
+        "subtract_negatives: `beta`": lambda: ren_liu.subtract_negatives(v, [[0]] * 5, "1"),
         "one_step: `penalty`": lambda: ren_liu.one_step(seen, 1, ren_liu.Variant(penalty="1")),
         "one_at_a_time: `eta`": lambda: ren_liu.one_at_a_time(seen, "1"),
     }.items()
@@ -265,9 +265,9 @@ TYPE_ERRORS |= {
 NOT_DEFINED: Table = {
     # In-context learning as descent
     "maximum is not defined in GF(7); relu needs an ordered system": lambda: ren_liu.through_relu(
-        Attended(*[GF(7).ones((1, 1))] * 4, GF(7).ones((1,))), *[GF(7).ones((1, 1))] * 2
+        QueryContext(*[GF(7).ones((1, 1))] * 4, GF(7).ones((1,))), *[GF(7).ones((1, 1))] * 2
     ),
-    "maximum is not defined in GF(7); choosing negatives needs an ordered system": lambda: ren_liu.unlike(
+    "maximum is not defined in GF(7); choosing negatives needs an ordered system": lambda: ren_liu.least_similar(
         GF(7).ones((2, 1)), 1
     ),
     "exp is not defined in ℚ; a Cholesky factor needs a real system": lambda: ren_liu.gram_features(QQ.ones((1, 1))),

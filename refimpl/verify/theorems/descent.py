@@ -42,7 +42,7 @@ def regression(case: Lesson, numbers: Numbers) -> tuple[Array, Array, Array, Arr
 
 def dual_form(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     W_0, eta, X, Y, x = regression(case, numbers)
-    yield "given errors", impl.dual_form(W_0, Y, X, x), x @ T(irie.trained(W_0, Y, X))
+    yield "given errors", impl.dual_form(W_0, Y, X, x), x @ T(irie.trained_weights(W_0, Y, X))
     history = impl.training_history(W_0, X, Y, eta, case.steps, irie.half_squares)
     W = descend(impl.squared_error, W_0, eta, X, Y, case.steps)
     yield "gradient descent", impl.dual_form(W_0, *history, x), x @ T(W)
@@ -82,7 +82,7 @@ def model_and_tokens(
     """A regression, the model that descends on it, and the tokens of its examples and queries."""
     W_0, eta, X, Y, x = regression(case, numbers)
     model = impl.regression_model(W_0, eta, case.N, layers=layers, **options)
-    return W_0, eta, X, Y, x, model, von_oswald.shown(X, Y), von_oswald.asked(x, W_0)
+    return W_0, eta, X, Y, x, model, von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W_0)
 
 
 def von_oswald_model(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
@@ -165,11 +165,11 @@ def momentum(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     yield "o_t + Σ_{i<t} η^{t−i} v_i", impl.momentum_attention(o, v, eta), xp.stack(rows, axis=0)
 
 
-def draw_attended(case: Lesson, numbers: Numbers) -> tuple[Array, ren_liu.Attended]:
+def draw_attended(case: Lesson, numbers: Numbers) -> tuple[Array, ren_liu.QueryContext]:
     """η, and the keys and values of a query through explicit features: those of the kernel (1 + x·y)²."""
     eta, draw, phi = numbers.draw(), numbers.draw, polynomial(2)
     K_D, V_D, K_T, V_T = draw(case.N, case.d), draw(case.N, case.m), draw(case.T, case.d), draw(case.T, case.m)
-    return eta, ren_liu.Attended(phi(K_D), V_D, phi(K_T), V_T, phi(draw(1, case.d))[0, :])
+    return eta, ren_liu.QueryContext(phi(K_D), V_D, phi(K_T), V_T, phi(draw(1, case.d))[0, :])
 
 
 def ren_liu_step(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
@@ -190,7 +190,7 @@ def ren_liu_softmax(case: Lesson, numbers: Numbers, impl: Implementation) -> Sid
     )
     X = array_namespace(X_D).concat([X_D, X_T], axis=0)
     o, _ = impl.softmax_attention(X @ T(W_Q), X @ T(W_K), X @ T(W_V), scale=1)
-    seen = ren_liu.softmax_seen(X_D, X_T, X_T[-1, :], W_Q, W_K, W_V)
+    seen = ren_liu.softmax_context(X_D, X_T, X_T[-1, :], W_Q, W_K, W_V)
     yield "one step", ren_liu.one_step(seen, draw()), o[-1, :]
 
 
@@ -265,7 +265,7 @@ def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: s
     """Under a causal mask an example does not see those after it: its target moves by another step than theirs."""
     xp, eta = numbers.system, Fraction(1, 2)
     X, Y, x, W_0 = xp.convert([[1], [2]]), xp.convert([[1], [1]]), xp.convert([[1]]), xp.convert([[0]])
-    tokens = xp.concat([von_oswald.shown(X, Y), von_oswald.asked(x, W_0)], axis=0)
+    tokens = xp.concat([von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W_0)], axis=0)
     for layers in (1, 2):
         model = von_oswald.regression_model(W_0, eta, 2, layers=layers)
         want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, layers))
