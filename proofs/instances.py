@@ -187,8 +187,8 @@ def attention(name: str, a: Attention) -> str:
 
     def make(draw: Draw) -> str:
         lets, (q, k, v), options, (f, g) = a.inputs(draw)
-        done = [form(q, k, v, mask=a.mask, normalise=a.normalise, **options) for form in FORMS]
-        after = ri.state.absorb(options["state"], k, v, phi=a.phi, rope=options["rope"])
+        done = [form(q, k, v, kernel=ri.Kernel(normalise=a.normalise), mask=a.mask, **options) for form in FORMS]
+        after = ri.state.absorb(options["state"], k, v, kernel=ri.Kernel(a.phi, rope=options["rope"]))
         claims = [f"c_accepts {g} past q k {a.P} {boolean(a.normalise)}"]
         lets["o"] = f"lists (c_attend {f} {g} past q k v {a.P} {boolean(a.normalise)})"
         lets["after"] = f"past_of (c_absorb_text {f} {g} past k v)"
@@ -204,8 +204,8 @@ def refused(name: str, a: Attention, query: Callable[[Any, Any, State], Any]) ->
     lets, (q, k, v), options, (_, g) = a.inputs(Draw(name))
     bad = query(q, k, options["state"])
     for form in FORMS:
-        form(q, k, v, mask=a.mask, normalise=a.normalise, **options)
-        refuses(lambda form=form: form(bad, k, v, mask=a.mask, normalise=a.normalise, **options))
+        form(q, k, v, kernel=ri.Kernel(normalise=a.normalise), mask=a.mask, **options)
+        refuses(lambda form=form: form(bad, k, v, kernel=ri.Kernel(normalise=a.normalise), mask=a.mask, **options))
     lets["bad"] = array(bad)
     accepts = [f"c_accepts {g} past {x} k {a.P} {boolean(a.normalise)}" for x in ("q", "bad")]
     return example(name, lets, [accepts[0], f"~~ {accepts[1]}"])
@@ -480,7 +480,7 @@ def definition_attention(name: str) -> str:
 
     def make(draw: Draw) -> str:
         q, k, v, (c, s), begin = draw(4, 3), draw(4, 3), draw(4, 2), draw.circle(1), draw.state(r=3, m=2, position=-1)
-        o, _ = ri.linear_attention(q, k, v, rope=Rope(ri.power_table(c, s)), state=begin, mask=2)
+        o, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel(rope=Rope(ri.power_table(c, s))), state=begin, mask=2)
         lets = {x: array(y) for x, y in {"c": c[None, :], "s": s[None, :], "q": q, "k": k, "v": v}.items()} | {
             "past": past(begin)
         }

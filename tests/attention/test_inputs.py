@@ -15,7 +15,7 @@ from tests.helpers.bad_input import Q, S, a, before, d, k, keep, la, n, q, soft,
 
 def test_shift_is_allowed_for_identity():
     for phi in (ri.feature_maps.identity, "identity"):
-        moved = ri.state.shift(State(S, z), 3, rope=before, phi=phi)
+        moved = ri.state.shift(State(S, z), 3, kernel=ri.Kernel(phi, rope=before))
         assert moved.position == 3
         assert moved.z[-1] == z[-1]
         assert not np.array_equal(moved.z, z)
@@ -58,9 +58,9 @@ def test_nothing_else_writes_into_its_inputs():
         for part in (cache.k, cache.v):
             frozen(part)
         form(*arrays[:3], rope=before, cache=cache)
-    ri.state.absorb(state, *arrays[1:3], rope=after)
-    ri.state.remove(ri.state.join(state, state, rope=after), state, rope=after)
-    ri.state.shift(ri.state.scale(state, 2), -3, rope=before, phi=ri.feature_maps.identity)
+    ri.state.absorb(state, *arrays[1:3], kernel=ri.Kernel(rope=after))
+    ri.state.remove(ri.state.join(state, state, kernel=ri.Kernel(rope=after)), state, kernel=ri.Kernel(rope=after))
+    ri.state.shift(ri.state.scale(state, 2), -3, kernel=ri.Kernel(ri.feature_maps.identity, rope=before))
     for phi in (
         *ri.FEATURE_MAPS.values(),
         ri.feature_maps.polynomial(2),

@@ -152,7 +152,7 @@ def test_definition_by_hand():
     assert end.position == 3
     full, _ = ri.linear_attention(q, k, v, mask="full")
     assert full.tolist()[0] == [Fraction(1 * 1 + 3 * 10 + 5 * 100, 9)]
-    assert ri.linear_attention(q, k, v, normalise=False)[0].tolist() == [[1], [73], [1284]]
+    assert ri.linear_attention(q, k, v, kernel=ri.Kernel(normalise=False))[0].tolist() == [[1], [73], [1284]]
 
 
 @exact_systems
@@ -240,8 +240,8 @@ def test_floats_stay_within_the_bound(form, dtype, phi, problem):
         if problem.rope and problem.rope[1] == "before":
             first = problem.position if problem.start else 0
             arrays = [options["rope"](x, [-p for p in range(first, first + problem.n)]) for x in (q, k)] + [v]
-    o, _ = form(*arrays, phi=phi, **options)
-    exact, bound = ri.exact_with_bound(*arrays, u=ri.unit_roundoff(dtype), phi=phi, **options)
+    o, _ = form(*arrays, kernel=ri.Kernel(phi), **options)
+    exact, bound = ri.exact_with_bound(*arrays, kernel=ri.Kernel(phi), u=ri.unit_roundoff(dtype), **options)
     judgement = ri.judge(o, exact, bound)
     assert judgement.verdict in ("EXACT", "WITHIN BOUND", "VACUOUS"), judgement
     if phi != "identity":  # positive features: no cancellation, so the bound always says something
@@ -292,8 +292,8 @@ def test_running_error_encloses_the_truth(form, dtype, problem):
     if problem.rope:
         layout, placement, width = problem.rope
         exactly["rope"] = ri.Rope(ri.angle_table(oracle, width), layout, placement)
-    o, _ = form(*arrays, phi="elu+1", **options)
-    truth, _ = ri.linear_attention(*(oracle.convert(x) for x in arrays), phi="elu+1", **exactly)
+    o, _ = form(*arrays, kernel=ri.Kernel("elu+1"), **options)
+    truth, _ = ri.linear_attention(*(oracle.convert(x) for x in arrays), kernel=ri.Kernel("elu+1"), **exactly)
     distance = abs(ri.systems.fractions(o, "test") - ri.systems.fractions(truth, "test"))
     error = system.error(o)
     assert all(d <= Fraction(e) for d, e in zip(distance.ravel(), error.ravel(), strict=True) if np.isfinite(e))
@@ -320,10 +320,10 @@ def test_padding_may_hold_nan(form):
     system = Float()
     q, k, v = (system.random((2, 5, 3), i) for i in range(3))
     keep = np.array([[False, True, True, False, True], [True, True, False, True, True]])
-    clean, end = form(q, k, v, phi="elu+1", padding=keep)
+    clean, end = form(q, k, v, kernel=ri.Kernel("elu+1"), padding=keep)
     for x in (q, k, v):
         x[~keep] = np.nan
-    poisoned, end2 = form(q, k, v, phi="elu+1", padding=keep)
+    poisoned, end2 = form(q, k, v, kernel=ri.Kernel("elu+1"), padding=keep)
     assert np.array_equal(clean, poisoned) and np.array_equal(end.S, end2.S) and np.array_equal(end.z, end2.z)
 
 
@@ -341,8 +341,8 @@ def test_broadcast_heads_equal_repeated_heads():
 
 def test_separate_feature_maps():
     q, k, v = (QQ.random((4, 3), i) for i in range(3))
-    o, _ = ri.linear_attention(q, k, v, phi=("relu", "identity"), normalise=False)
-    o2, _ = ri.linear_attention(ri.feature_maps.relu(q), k, v, normalise=False)
+    o, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel(("relu", "identity"), normalise=False))
+    o2, _ = ri.linear_attention(ri.feature_maps.relu(q), k, v, kernel=ri.Kernel(normalise=False))
     assert QQ.equal(o, o2)
 
 
@@ -350,7 +350,7 @@ def test_a_users_own_map():
     q, k, v = (QQ.random((2, 4, 3), i) for i in range(3))
     square = lambda x: x * x + 1  # noqa: E731
     for form in FORMS:
-        same(QQ, ri.linear_attention(q, k, v, phi=square), form(q, k, v, phi=square))
+        same(QQ, ri.linear_attention(q, k, v, kernel=ri.Kernel(square)), form(q, k, v, kernel=ri.Kernel(square)))
 
 
 @given(problem=problems())
@@ -360,9 +360,16 @@ def test_absorb_gives_the_state_of_the_forms(problem):
     state = options.pop("state", None) or ri.state.no_text(v, problem.d, problem.m, lead=problem.lead_k)
     keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool)
     for padding in (None, keep):
-        absorbed = ri.state.absorb(state, k, v, rope=options.get("rope"), phi=("identity", "relu"), padding=padding)
+        absorbed = ri.state.absorb(
+            state, k, v, kernel=ri.Kernel(("identity", "relu"), rope=options.get("rope")), padding=padding
+        )
         _, end = ri.linear_attention(
-            q, k, v, state=state, rope=options.get("rope"), normalise=False, phi=("identity", "relu"), padding=padding
+            q,
+            k,
+            v,
+            kernel=ri.Kernel(("identity", "relu"), rope=options.get("rope"), normalise=False),
+            state=state,
+            padding=padding,
         )
         same(QQ, (absorbed.S, absorbed), (end.S, end))
 
@@ -372,7 +379,7 @@ def test_degrees_of_the_forms():
     system = Degrees()
     q, k, v = system.variables((3, 2)), system.variables((3, 2)), system.variables((3, 2))
     for form in (ri.linear_attention, *FORMS):
-        assert system.worst(form(q, k, v, normalise=False)[0]) == (3, 0)
+        assert system.worst(form(q, k, v, kernel=ri.Kernel(normalise=False))[0]) == (3, 0)
         assert system.worst(form(q, k, v)[0]) == (3, 2)
 
 
@@ -380,7 +387,10 @@ def test_unnormalised_state_may_lack_z():
     q, k, v = (QQ.random((4, 3), i) for i in range(3))
     start = State(QQ.random((3, 3), 5), None, 2)
     for form in FORMS:
-        a, b = ri.linear_attention(q, k, v, normalise=False, state=start), form(q, k, v, normalise=False, state=start)
+        a, b = (
+            ri.linear_attention(q, k, v, kernel=ri.Kernel(normalise=False), state=start),
+            form(q, k, v, kernel=ri.Kernel(normalise=False), state=start),
+        )
         same(QQ, a, b)
         assert a[1].z is None
 
@@ -396,7 +406,7 @@ def test_complex_numbers_are_a_field():
     assert (q * np.cumsum(k, axis=0)).sum(-1).tolist() == [1, 2j, -4, 1 + 1j, -8j]
     for form in (ri.linear_attention, *FORMS):
         for normalise in (True, False):
-            o, end = form(q, k, v, normalise=normalise)
+            o, end = form(q, k, v, kernel=ri.Kernel(normalise=normalise))
             want, S, z, _ = oracle.attention(
                 *(x.tolist() for x in (q, k, v)), phi_q=plain, phi_k=plain, normalise=normalise
             )
@@ -415,15 +425,15 @@ def test_features_are_made_chunk_by_chunk(mask):
         return x * x + 1
 
     q, k, v = (GF(10007).random((2, 23, width), i) for i, width in enumerate((3, 3, 2)))
-    got = ri.linear_attention_chunked(q, k, v, phi=phi, mask=mask, chunk=5)
+    got = ri.linear_attention_chunked(q, k, v, kernel=ri.Kernel(phi), mask=mask, chunk=5)
     assert max(asked) == 5
-    same(GF(10007), got, ri.linear_attention(q, k, v, phi=phi, mask=mask))
+    same(GF(10007), got, ri.linear_attention(q, k, v, kernel=ri.Kernel(phi), mask=mask))
 
 
 def test_rotations_are_made_chunk_by_chunk():
     table, asked = ri.angle_table(Float(), 4), []
     rope = ri.Rope(lambda positions: asked.append(len(positions)) or table(positions))
-    ri.linear_attention_chunked(*(Float().random((23, 4), i) for i in range(3)), rope=rope, chunk=5)
+    ri.linear_attention_chunked(*(Float().random((23, 4), i) for i in range(3)), kernel=ri.Kernel(rope=rope), chunk=5)
     assert asked == [1, 5, 5, 5, 5, 3]
 
 
@@ -436,10 +446,10 @@ def test_memory_does_not_grow_with_the_text(dtype, mask):
     def beyond_output(n):
         x = [abs(Float("numpy", dtype).random((heads, n, width), i)) for i, width in enumerate((r, r, m))]
         ri.linear_attention_chunked(
-            *x, phi="elu+1", rope=rope, mask=mask, chunk=chunk
+            *x, kernel=ri.Kernel("elu+1", rope=rope), mask=mask, chunk=chunk
         )  # once, for what is kept from then on
         tracemalloc.start()
-        o, _ = ri.linear_attention_chunked(*x, phi="elu+1", rope=rope, mask=mask, chunk=chunk)
+        o, _ = ri.linear_attention_chunked(*x, kernel=ri.Kernel("elu+1", rope=rope), mask=mask, chunk=chunk)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak - o.nbytes, o.itemsize
@@ -472,7 +482,7 @@ def test_overflow_and_zero_denominators_are_located_in_the_whole_text():
         np.errstate(over="ignore"),
         pytest.raises(ri.NotFinite, match=r"phi_k\(k\) overflows numpy float64: nan or inf at token 17, column 0"),
     ):
-        ri.linear_attention_chunked(q, at_token(k, 17, 1000.0), v, phi="exp", chunk=5)
+        ri.linear_attention_chunked(q, at_token(k, 17, 1000.0), v, kernel=ri.Kernel("exp"), chunk=5)
     q = q * (np.arange(23) != 17)[:, None]
     with pytest.raises(ri.ZeroDenominator, match=r"is zero at token 17, head \(0,\)"):
         ri.linear_attention_chunked(q, k, v, chunk=5)
@@ -519,7 +529,7 @@ def test_a_map_and_a_table_need_not_know_empty_texts(form):
     q, k, v = (Float().random((5, width), i) + 2 for i, width in enumerate((3, 3, 2)))
     products = lambda x: (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)  # noqa: E731
     table = lambda at: tuple(np.stack([f(i * np.ones(1) / 9) for i in at]) for f in (np.cos, np.sin))  # noqa: E731
-    form(q, k, v, phi=products, rope=ri.Rope(table))
+    form(q, k, v, kernel=ri.Kernel(products, rope=ri.Rope(table)))
 
 
 def test_a_table_of_too_few_rows_is_refused():
@@ -528,10 +538,12 @@ def test_a_table_of_too_few_rows_is_refused():
     for use in (
         ri.linear_attention,
         *FORMS,
-        lambda q, k, v, rope: ri.state.absorb(ri.state.no_text(v, 2, 2), k, v, rope=rope),
+        lambda q, k, v, rope: ri.state.absorb(ri.state.no_text(v, 2, 2), k, v, kernel=ri.Kernel(rope=rope)),
     ):
         with pytest.raises(ValueError, match=r"Rope: `positions` must have one entry per token, 5, got 1"):
-            use(*x, rope=one_row) if use is not ri.linear_attention_chunked else use(*x, rope=one_row, chunk=5)
+            use(*x, kernel=ri.Kernel(rope=one_row)) if use is not ri.linear_attention_chunked else use(
+                *x, kernel=ri.Kernel(rope=one_row), chunk=5
+            )
 
 
 @pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
@@ -561,25 +573,25 @@ def test_a_map_sees_nothing_but_finite_numbers_and_does_not_warn(form):
     x = np.ones((5, 3))
     bad = at_token(x[None].repeat(2, 0), 4, np.inf)[1]
     with np.errstate(all="raise"), pytest.raises(ValueError, match="`q` must be finite, got nan or inf at token 4"):
-        form(bad, x, x, phi=lambda y: y if np.isfinite(y).all() else 1 / 0)
+        form(bad, x, x, kernel=ri.Kernel(lambda y: y if np.isfinite(y).all() else 1 / 0))
     with np.errstate(all="raise"):
-        form(x, x, x, phi=lambda y: np.exp(y - 1000) + 1)  # it underflows
+        form(x, x, x, kernel=ri.Kernel(lambda y: np.exp(y - 1000) + 1))  # it underflows
 
 
 def test_later_pieces_are_located_too():
     q, k, v = (abs(Float().random((2, 23, 3), i)) + 1 for i in range(3))
     chunked = functools.partial(ri.linear_attention_chunked, chunk=5)
     with pytest.raises(ValueError, match=r"`k` must be finite, got nan or inf at token 17, column 0, head \(1,\)"):
-        chunked(q, at_token(k, 17, np.nan), v, phi="elu+1")
+        chunked(q, at_token(k, 17, np.nan), v, kernel=ri.Kernel("elu+1"))
     with pytest.raises(
         ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"
     ):
-        chunked(at_token(q, 17, 1e308), k, v, normalise=False)
+        chunked(at_token(q, 17, 1e308), k, v, kernel=ri.Kernel(normalise=False))
     padding = np.arange(23) != 3
     with pytest.raises(
         ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"
     ):
-        chunked(at_token(at_token(q, 17, 1e308), 3, np.nan), k, v, normalise=False, padding=padding)
+        chunked(at_token(at_token(q, 17, 1e308), 3, np.nan), k, v, kernel=ri.Kernel(normalise=False), padding=padding)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])

@@ -158,13 +158,7 @@ def test_nothing_to_check_is_not_a_success(capsys):
 
 @pytest.mark.parametrize(
     ("verdicts", "status"),
-    [
-        ("EXACT ENCLOSED N/A", 0),
-        ("EXACT VACUOUS", 2),
-        ("EXACT NOT_RUN", 2),
-        ("VACUOUS FAIL", 1),
-        ("N/A", 2),
-    ],
+    [("EXACT ENCLOSED N/A", 0), ("EXACT VACUOUS", 2), ("EXACT NOT_RUN", 2), ("VACUOUS FAIL", 1), ("N/A", 2)],
 )
 def test_exit_status(verdicts, status, capsys, monkeypatch, tmp_path):
     results = [Result("shift", "Q", verdict.replace("_", " "), "why") for verdict in verdicts.split()]

@@ -469,13 +469,16 @@ def npy(shape, data=b""):
         (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
         ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
         (["short", "--prompt", "1"], "read_safetensors: short: "),
+        (["foreign", "--prompt", "1"], "rwkv.cpp's .bin, got tensors x"),
         (
-            ["foreign", "--prompt", "1"],
-            "rwkv.cpp's .bin, got tensors x",
+            ["alone", "--prompt", "1"],
+            "load: alone: MODEL must be the model to which these biases belong, since the file has no weights",
         ),
-        (["alone", "--prompt", "1"], "load: alone: MODEL must be the model to which these biases belong, since the file has no weights"),
         (["m", "--prompt", "1", "--baked", "other"], "another model, or changed"),
-        (["m", "--prompt", "1", "--baked", "m"], "the file must hold biases alone, since MODEL is given, got a whole model"),
+        (
+            ["m", "--prompt", "1", "--baked", "m"],
+            "the file must hold biases alone, since MODEL is given, got a whole model",
+        ),
         (["m", "--prompt", "1", "--backend", "touch"], "did you mean 'torch'?"),
         (
             ["m", "--prompt", "1", "--by", "clusters", "--features", "2"],

@@ -477,7 +477,10 @@ def bad(made, tmp_path_factory):
             ["ids", "--prompt", "1", "--baked", "batched"],
             "generate: `model` must carry one prompt, got a batch of shape (2,)",
         ),
-        (["baked", "--prompt", "1"], "load: baked: MODEL must be the model to which these biases belong, since the file has no weights"),
+        (
+            ["baked", "--prompt", "1"],
+            "load: baked: MODEL must be the model to which these biases belong, since the file has no weights",
+        ),
         (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
         ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
         (["empty", "--prompt", "1"], "read_model: empty: the file must be refimpl's safetensors, "),
@@ -487,10 +490,7 @@ def bad(made, tmp_path_factory):
         (["deep", "--prompt", "1"], "deep"),
         (["lies.bin", "--prompt", "1"], "lies.bin"),
         (["rwkv.bin", "--prompt", "1"], "rwkv.bin: "),
-        (
-            ["foreign", "--prompt", "1"],
-            "rwkv.cpp's .bin, got tensors x",
-        ),
+        (["foreign", "--prompt", "1"], "rwkv.cpp's .bin, got tensors x"),
         (
             ["overflow", "--prompt", "1"],
             "layer 0: transformer: its output overflows numpy float64: nan or inf at token 0",

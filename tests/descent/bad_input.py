@@ -40,7 +40,9 @@ VALUE_ERRORS: Table = {
     "alignment: `values` must have shape (..., 5, 5) to match `keys` and `W`, got (5, 2)": lambda: alignment(q, v, k),
     "trained_weights: `W_0` must have shape (outputs, inputs), got (3,)": lambda: irie.trained_weights(z, v, v),
     "dual_form: `inputs` must have shape (examples, 2) to match `W_0`, got (5, 3)": lambda: irie.dual_form(S, q, k, v),
-    "trained_weights: `errors` must have shape (5, 3) to match `inputs` and `W_0`, got (5, 2)": lambda: irie.trained_weights(S, v, v),
+    "trained_weights: `errors` must have shape (5, 3) to match `inputs` and `W_0`, got (5, 2)": lambda: (
+        irie.trained_weights(S, v, v)
+    ),
     "dual_form: `x` must have shape (queries, 2) to match `W_0`, got (5, 3)": lambda: irie.dual_form(S, q, v, k),
     "self_attention: `context` must have shape (..., tokens, 3) to match `tokens`, got (5, 2)": lambda: (
         von_oswald.self_attention(q, v, *[a(d, d)] * 4)
@@ -68,9 +70,11 @@ VALUE_ERRORS: Table = {
     "gram_features: `G` must have shape (2, tokens), got (3, 2)": lambda: ren_liu.gram_features(S),
     "rank_one_patch: `W` must have shape (hidden, width), got (3,)": lambda: rank_one_patch(z, z, z),
     "rank_one_patch: `delta` must have shape (..., 2) to match `W`, got (3,)": lambda: rank_one_patch(S, a(m), z),
-    "trained_weights: `W_0` must have shape (outputs, inputs), got (2, 3, 2)": lambda: irie.trained_weights(a(2, d, m), q, v),
-    "trained_weights: `inputs` must have shape (examples, 2) to match `W_0`, got (4, 5, 2)": lambda: irie.trained_weights(
-        S, q, a(4, n, m)
+    "trained_weights: `W_0` must have shape (outputs, inputs), got (2, 3, 2)": lambda: irie.trained_weights(
+        a(2, d, m), q, v
+    ),
+    "trained_weights: `inputs` must have shape (examples, 2) to match `W_0`, got (4, 5, 2)": lambda: (
+        irie.trained_weights(S, q, a(4, n, m))
     ),
     "training_history: `Y` must have shape (5, 3) to match `X` and `W_0`, got (1, 3)": lambda: irie.training_history(
         S, v, q[:1, :], 1, 1, irie.half_squares
@@ -101,7 +105,9 @@ VALUE_ERRORS: Table = {
     ),
     "kendall_tau: `a` and `b` must be numbers in some order, got nan": lambda: dai.kendall_tau([1, nan, 2], [1, 2, 3]),
     "QueryContext: `q` must have shape (features,), got (5, 3)": lambda: QueryContext(k, v, k, v, q),
-    "QueryContext: `K_D` must have shape (N, 3) to match `q`, got (2, 5, 3)": lambda: QueryContext(a(2, n, d), v, k, v, z),
+    "QueryContext: `K_D` must have shape (N, 3) to match `q`, got (2, 5, 3)": lambda: QueryContext(
+        a(2, n, d), v, k, v, z
+    ),
     "gram_features: `G` must have shape (2, tokens), got (2, 2, 2)": lambda: ren_liu.gram_features(np.ones((2, 2, 2))),
     "rank_one_patch: `W` must have shape (hidden, width), got (2, 3, 2)": lambda: rank_one_patch(
         a(2, d, m), a(m), a(m)
@@ -137,12 +143,14 @@ VALUE_ERRORS: Table = {
     "regression_model: `layers` must be an integer ≥ 1, got 0": lambda: von_oswald.regression_model(S, 1, 1, layers=0),
     "weight_update: `N` must be an integer ≥ 1, got True": lambda: von_oswald.weight_update(S, 1, True),
     "pairing_model: `m` must be an integer ≥ 1, got 0": lambda: von_oswald.pairing_model(q, 1, 0, 1),
-    "subtract_negatives: `negatives` must be an integer between 0 and 4, got 5": lambda: ren_liu.subtract_negatives(v, [[5]] * 5, 1),
-    "subtract_negatives: `negatives` must name one or more for each of 2 demonstrations, got [[1]]": lambda: ren_liu.subtract_negatives(
-        S[:2, :], [[1]], 1
+    "subtract_negatives: `negatives` must be an integer between 0 and 4, got 5": lambda: ren_liu.subtract_negatives(
+        v, [[5]] * 5, 1
     ),
-    "subtract_negatives: `negatives` must name one or more for each of 2 demonstrations, got [[1], []]": lambda: ren_liu.subtract_negatives(
-        S[:2, :], [[1], []], 1
+    "subtract_negatives: `negatives` must name one or more for each of 2 demonstrations, got [[1]]": lambda: (
+        ren_liu.subtract_negatives(S[:2, :], [[1]], 1)
+    ),
+    "subtract_negatives: `negatives` must name one or more for each of 2 demonstrations, got [[1], []]": lambda: (
+        ren_liu.subtract_negatives(S[:2, :], [[1], []], 1)
     ),
     "least_similar: `k` must be an integer between 1 and 4, got 5": lambda: ren_liu.least_similar(k, 5),
     "gap_bound: `delta` must lie between 0 and 1, got 1": lambda: ren_liu.gap_bound(1, 1, [1], 1, 1),

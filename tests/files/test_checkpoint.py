@@ -268,8 +268,14 @@ def refused(path, message, base=None, error=ValueError, **options):
         ({"format": None}, f"`format` must be {FORMAT!r}, as `save` writes it, got None"),
         ({"format": "refimpl 2"}, f"`format` must be {FORMAT!r}, as `save` writes it, got 'refimpl 2'"),
         *[({name: None}, f"the metadata must have `{name}`, of 1 to 999999 characters, got None") for name in WORDS],
-        ({"config": "x" * 10**6}, "the metadata must have `config`, of 1 to 999999 characters, got a value of type str"),
-        ({"prompts": "[" + "1," * 10**6 + "1]"}, "the metadata must have `prompts`, of 1 to 999999 characters, got a value of type str"),
+        (
+            {"config": "x" * 10**6},
+            "the metadata must have `config`, of 1 to 999999 characters, got a value of type str",
+        ),
+        (
+            {"prompts": "[" + "1," * 10**6 + "1]"},
+            "the metadata must have `prompts`, of 1 to 999999 characters, got a value of type str",
+        ),
         ({"config": "{"}, "`config` must be one that `save` writes: JSONDecodeError"),
         ({"config": "[" * 9999}, "`config` must be one that `save` writes: "),
         ({"config": "[" * 99999 + "]" * 99999}, "`config` must be one that `save` writes: RecursionError"),
@@ -558,7 +564,12 @@ STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_poin
             lambda x: x / 0.0,
             "Model: `biases[1].v` must be finite, got nan or inf at token 0, column 0",
         ),
-        ("memory", POINTS, None, "layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'points'"),
+        (
+            "memory",
+            POINTS,
+            None,
+            "layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'points'",
+        ),
         (
             "memory",
             POINTS,
@@ -577,7 +588,12 @@ STATE, TOKENS, POINTS = "layers.0.state.S", "layers.1.cache.k", "layers.0.b_poin
             lambda x: x[0, 0, 0],
             "Model: `memory.phi.points` must have shape (..., 2, 3, 2) to match `memory.S`, got ()",
         ),
-        ("memory", "layers.0.b_KV", None, "layer 0: `b_KV` must be in the file for each map, got none for {'map': 'points'}"),
+        (
+            "memory",
+            "layers.0.b_KV",
+            None,
+            "layer 0: `b_KV` must be in the file for each map, got none for {'map': 'points'}",
+        ),
         (
             "memory",
             "layers.0.b_KV",

@@ -525,7 +525,10 @@ def test_texts_that_are_no_json(tmp_path):
         ),
         ({"ln_f.bias": np.zeros(4, int)}, "tensor 'ln_f.bias' must hold floats, got int64"),
         ({"ln_f.bias": np.array([0, np.nan, 0, 0])}, "tensor 'ln_f.bias' must be finite, got nan or inf"),
-        ({"h.7.ln_1.weight": np.zeros(4)}, "every tensor must be a weight of the model, got 'h.7.ln_1.weight', which is not"),
+        (
+            {"h.7.ln_1.weight": np.zeros(4)},
+            "every tensor must be a weight of the model, got 'h.7.ln_1.weight', which is not",
+        ),
         (
             {"transformer.ln_f.bias": np.zeros(4)},
             "a tensor must be in the file once, got both 'ln_f.bias' and 'transformer.ln_f.bias'",

@@ -191,10 +191,7 @@ WRONG = {
     "NaN": (raw('{"x": NaN}'), "the header must be JSON in UTF-8: NaN is not a number of JSON"),
     "-Infinity": (raw('{"x": -Infinity}'), "the header must be JSON in UTF-8: -Infinity is not a number of JSON"),
     "an endless integer": (raw('{"x": %s}' % ("9" * 5000)), "the header must be JSON in UTF-8: Exceeds the limit"),
-    "a name twice": (
-        raw('{"y": 1, "x": 1, "x": 2}'),
-        "the header must be JSON in UTF-8: the key 'x' occurs twice",
-    ),
+    "a name twice": (raw('{"y": 1, "x": 1, "x": 2}'), "the header must be JSON in UTF-8: the key 'x' occurs twice"),
     "dtype twice": (
         raw('{"x": {"dtype": 1, "dtype": 2}}'),
         "the header must be JSON in UTF-8: the key 'dtype' occurs twice",

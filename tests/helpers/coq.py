@@ -12,11 +12,7 @@ import pytest
 
 PROOFS = Path(__file__).parents[2] / "proofs"
 # each stands on rooms of the lines above it
-ROOMS = (
-    ("linear_attention",),
-    ("conversion", "rope", "feature_maps", "rationals"),
-    ("computable",),
-)
+ROOMS = (("linear_attention",), ("conversion", "rope", "feature_maps", "rationals"), ("computable",))
 
 
 def with_coq() -> None:

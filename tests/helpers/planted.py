@@ -412,13 +412,15 @@ def with_features(wrong: Callable[..., tuple[Any, Any, Any, Any]]) -> Kernel:
 @bug("φ is applied to q alone", "exact_in_Q")
 @with_features
 def phi_not_on_keys(q: Any, k: Any, *, phi: Any, **rest: Any) -> Any:
-    return ri.state.features(q, k, phi=(phi[0], ri.feature_maps.identity) if square_plus_one in phi else phi, **rest)
+    return ri.state.features(
+        q, k, kernel=ri.Kernel((phi[0], ri.feature_maps.identity) if square_plus_one in phi else phi), **rest
+    )
 
 
 @bug("φ_q and φ_k change places", "exact_in_Q")
 @with_features
 def phi_swapped(q: Any, k: Any, *, phi: Any, **rest: Any) -> Any:
-    return ri.state.features(q, k, phi=phi[::-1] if isinstance(phi, tuple) else phi, **rest)
+    return ri.state.features(q, k, kernel=ri.Kernel(phi[::-1] if isinstance(phi, tuple) else phi), **rest)
 
 
 @bug("a 1/√d from softmax attention slips in; it cancels where attention is normalised", "exact_in_Q", "bound_float64")
@@ -439,8 +441,8 @@ def rotations(
 
 def key_side(q: Any, k: Any, wrong: Callable[[Any], Any], *, rope: Any = None, **rest: Any) -> Any:
     """Features of q by the right rotation, of k by the wrong one."""
-    fq, _, gq, _ = ri.state.features(q, k, rope=rope, **rest)
-    _, fk, _, gk = ri.state.features(q, k, rope=wrong(rope), **rest)
+    fq, _, gq, _ = ri.state.features(q, k, kernel=ri.Kernel(rope=rope), **rest)
+    _, fk, _, gk = ri.state.features(q, k, kernel=ri.Kernel(rope=wrong(rope)), **rest)
     return fq, fk, gq, gk
 
 
@@ -448,7 +450,7 @@ def key_side(q: Any, k: Any, wrong: Callable[[Any], Any], *, rope: Any = None, *
 @with_features
 def rope_layout_wrong(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
     other = edit_rope(layout=lambda r: {"half": "interleaved", "interleaved": "half"}[r.layout])
-    return ri.state.features(q, k, rope=other(rope), **rest)
+    return ri.state.features(q, k, kernel=ri.Kernel(rope=other(rope)), **rest)
 
 
 @bug("base 500000 instead of 10000: nothing shows at position 0", "bound_float64", "bound_float32")
@@ -456,7 +458,7 @@ def rope_layout_wrong(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
 def rope_base_wrong(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
     if rope is not None and not isinstance(q, SystemArray):
         rope = replace(rope, table=ri.angle_table(q, 2 * rope.table([0])[0].shape[-1], base=500000))
-    return ri.state.features(q, k, rope=rope, **rest)
+    return ri.state.features(q, k, kernel=ri.Kernel(rope=rope), **rest)
 
 
 @bug("keys are turned one position too far", "exact_in_Q", "probe_float16", "bound_float32")
@@ -474,7 +476,9 @@ def rope_sign_flipped(q: Any, k: Any, **rest: Any) -> Any:
 @bug("both turn backwards: the output is right, but the state is another's", "exact_in_Q", "probe_float16")
 @with_features
 def rope_all_backwards(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
-    return ri.state.features(q, k, rope=edit_rope(table=lambda r: rotations(r.table, sign=-1))(rope), **rest)
+    return ri.state.features(
+        q, k, kernel=ri.Kernel(rope=edit_rope(table=lambda r: rotations(r.table, sign=-1))(rope)), **rest
+    )
 
 
 @bug("RoPE after φ turns the denominator too", "exact_in_Q", "bound_float64")

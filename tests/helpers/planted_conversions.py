@@ -90,7 +90,10 @@ def rotated_b_D(model, prompt, *, restart=True, **options):
     if model.rope is None or not restart or model.rope.placement == "before":
         return done
     return edited(
-        done, lambda b: replace(b, z=shift(State(b.z[..., None], None), -length(prompt), rope=model.rope).S[..., 0])
+        done,
+        lambda b: replace(
+            b, z=shift(State(b.z[..., None], None), -length(prompt), kernel=ri.Kernel(rope=model.rope)).S[..., 0]
+        ),
     )
 
 

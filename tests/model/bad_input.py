@@ -238,7 +238,7 @@ ZERO_DENOMINATORS: Table = {
     # Models
     (
         "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 0, head (0, 0) (no ε is added)"
-    ): zero_keys,
+    ): zero_keys
 }
 
 

@@ -398,10 +398,7 @@ THEOREM = {t.name: t for t in recurrences.THEOREMS}["rwkv_state"]
 
 @pytest.mark.parametrize(
     "plant",
-    [
-        mock.patch.object(module, "shift_tokens", _forgets_shift),
-        mock.patch.object(Rwkv, "layer", _first_without_past),
-    ],
+    [mock.patch.object(module, "shift_tokens", _forgets_shift), mock.patch.object(Rwkv, "layer", _first_without_past)],
     ids=["shift", "first"],
 )
 def test_bugs_planted_in_a_layer_are_found_out(plant: Any) -> None:
@@ -683,10 +680,7 @@ def header(**changed: int) -> tuple[int, ...]:
             file_of(GOOD | {DECAY: np.zeros((0, 2, 1), "f4")}),
             f"tensor '{DECAY}' must have 3 axes, none of them empty, got shape (0, 2, 1)",
         ),
-        (
-            file_of(GOOD | {DECAY: np.zeros((3, 2, 1), "f4")}),
-            "Rwkv: `heads` must divide width = 4, got 3",
-        ),
+        (file_of(GOOD | {DECAY: np.zeros((3, 2, 1), "f4")}), "Rwkv: `heads` must divide width = 4, got 3"),
         (file_of(GOOD | {KEY: np.zeros((4, 3), "f4")}), f"tensor '{KEY}' must have shape (4, 4), got (4, 3)"),
         (
             file_of(GOOD | {KEY: np.full((4, 4), np.nan, "f4")}),

@@ -146,7 +146,7 @@ ZERO_DENOMINATORS: Table = {
     (
         "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 1, head (0, 0) (no ε is added); "
         "counted from token 2 of the prompt"
-    ): lambda: ri.convert(summing(), QQ.convert([[1], [2], [3], [-6], [2]]), chunk=2),
+    ): lambda: ri.convert(summing(), QQ.convert([[1], [2], [3], [-6], [2]]), chunk=2)
 }
 
 

@@ -33,7 +33,7 @@ def test_the_bound_by_hand():
     g = 4 * u / (1 - 4 * u)
     assert o.tolist() == [[2]]
     assert bound.tolist() == [[math.nextafter(float((g * (2 + 2 * 1) / 1 + u * 2) / (1 - g)), math.inf)]]
-    _, unnormalised = ri.exact_with_bound(one, one, 2 * one, u=u, normalise=False)
+    _, unnormalised = ri.exact_with_bound(one, one, 2 * one, kernel=ri.Kernel(normalise=False), u=u)
     assert unnormalised.tolist() == [[math.nextafter(float(g * 2), math.inf)]]
 
 
@@ -48,14 +48,14 @@ def test_low_precision_stays_within_the_bound(points, seed, n, normalise, signed
     system = Rounded("bfloat16", points)
     q, k, v = draw(system, n=n, seed=seed)
     q, k, v = ri.feature_maps.relu(q) + 1, ri.feature_maps.relu(k) + 1, v if signed else ri.feature_maps.relu(v) + 1
-    exact, bound = ri.exact_with_bound(q, k, v, u=ri.unit_roundoff("bfloat16"), normalise=normalise)
+    exact, bound = ri.exact_with_bound(q, k, v, kernel=ri.Kernel(normalise=normalise), u=ri.unit_roundoff("bfloat16"))
     for form in (
         ri.linear_attention,
         ri.linear_attention_quadratic,
         ri.linear_attention_recurrent,
         ri.linear_attention_chunked,
     ):
-        judgement = ri.judge(form(q, k, v, normalise=normalise)[0], exact, bound)
+        judgement = ri.judge(form(q, k, v, kernel=ri.Kernel(normalise=normalise))[0], exact, bound)
         assert judgement.verdict in ("EXACT", "WITHIN BOUND", *["VACUOUS"] * signed), judgement
         assert judgement.vacuous == 0 or signed, judgement
 
@@ -75,7 +75,7 @@ def test_vacuous_is_an_outcome():
     q, k, v = draw(Float(), n=3)
     exact, bound = ri.exact_with_bound(q, k, v, u=Fraction(1, 4))
     assert np.all(np.isinf(bound)) and ri.judge(ri.linear_attention(q, k, v)[0], exact, bound).verdict == "VACUOUS"
-    assert np.all(np.isinf(ri.exact_with_bound(q, k, v, u=Fraction(1, 4), normalise=False)[1]))
+    assert np.all(np.isinf(ri.exact_with_bound(q, k, v, kernel=ri.Kernel(normalise=False), u=Fraction(1, 4))[1]))
     tiny = np.array([[1.0, 1.0]]), np.array([[1.0, -1.0 + 2**-30]]), np.array([[3.0]])
     exact, bound = ri.exact_with_bound(*tiny, u=ri.unit_roundoff("float32"))
     assert np.isinf(bound[0, 0])

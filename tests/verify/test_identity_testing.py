@@ -87,7 +87,9 @@ def attention(form, normalise, start, phi="identity", placement=None):
 
     def f(q, k, v, S, z, t):
         rope = placement and ri.Rope(ri.power_table(*ri.circle_point(t)), placement=placement)
-        return form(q, k, v, phi=phi, normalise=normalise, rope=rope, state=ri.State(S, z, 1) if start else None)[0]
+        return form(
+            q, k, v, kernel=ri.Kernel(phi, rope=rope, normalise=normalise), state=ri.State(S, z, 1) if start else None
+        )[0]
 
     return f, [(2, 2), (2, 2), (2, 1), (r, 1), (r,), (1,)]
 
@@ -129,8 +131,8 @@ def test_degrees_under_rope(normalise, placement):
 @pytest.mark.parametrize("normalise", [False, True])
 def test_degrees_of_attention_on_top_of_attention(normalise):
     def f(q, k, v):
-        x, _ = ri.linear_attention(q, k, v, normalise=normalise)
-        return ri.linear_attention_recurrent(x, k, x, normalise=normalise)[0]
+        x, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel(normalise=normalise))
+        return ri.linear_attention_recurrent(x, k, x, kernel=ri.Kernel(normalise=normalise))[0]
 
     shapes = [(2, 2)] * 3
     claim, found = computed(f, shapes), true(f, shapes)
@@ -231,7 +233,10 @@ def test_two_values_of_a_program_agree_everywhere_or_seldom(steps, p):
 def test_delta_and_divisors_of_two_forms():
     numbers = Degrees()
     q, k, v = (numbers.variables((3, 2)) for _ in range(3))
-    left, right = (form(q, k, v, normalise=False)[0] for form in (ri.linear_attention_chunked, ri.linear_attention))
+    left, right = (
+        form(q, k, v, kernel=ri.Kernel(normalise=False))[0]
+        for form in (ri.linear_attention_chunked, ri.linear_attention)
+    )
     assert (degree(left, right), numbers.divided) == (3, 0)
     left, right = (form(q, k, v)[0] for form in (ri.linear_attention_chunked, ri.linear_attention))
     assert (degree(left, right), numbers.divided) == (3 + 2, 2 * 3 * 2)  # that their denominators are equal is not seen
@@ -281,7 +286,7 @@ class TakesAllDivisorsForOne(Degrees):
 
 def layers(x):
     o, _ = ri.linear_attention(x, x, x)
-    return ri.linear_attention(o, o, o, normalise=False)[0]
+    return ri.linear_attention(o, o, o, kernel=ri.Kernel(normalise=False))[0]
 
 
 def test_wrong_degrees_are_rejected():

@@ -35,14 +35,14 @@ def test_no_partial_sum_can_round(name, data):
     def sums(values, start):
         state = State(QQ.abs(start), None)
         return ri.linear_attention_recurrent(
-            QQ.abs(q), QQ.abs(k), QQ.abs(values), mask=mask, normalise=False, state=state
+            QQ.abs(q), QQ.abs(k), QQ.abs(values), kernel=ri.Kernel(normalise=False), mask=mask, state=state
         )
 
     numerators, end = sums(v, S)
     masses, end_z = sums(QQ.ones((1, n, 1)), z[..., None])
     assert all(x <= limit for a in (numerators, masses, end.S, end_z.S) for x in a.planes[0].ravel())
     dens, _ = ri.linear_attention_recurrent(
-        q, k, QQ.ones((1, n, 1)), mask=mask, normalise=False, state=State(z[..., None], None)
+        q, k, QQ.ones((1, n, 1)), kernel=ri.Kernel(normalise=False), mask=mask, state=State(z[..., None], None)
     )
     assert all(int(x) > 0 and int(x) & (int(x) - 1) == 0 for x in dens.planes[0].ravel())
 

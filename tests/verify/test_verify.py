@@ -241,7 +241,9 @@ def test_every_theorem_about_a_form_can_fail(theorem, form):
 
 
 @pytest.mark.parametrize(
-    "system", [ri.Float(), ri.Float("numpy", "float32"), ri.Rounded("float16"), ri.Rounded("bfloat16")], ids=lambda system: system.label
+    "system",
+    [ri.Float(), ri.Float("numpy", "float32"), ri.Rounded("float16"), ri.Rounded("bfloat16")],
+    ids=lambda system: system.label,
 )
 def test_probes_cross_chunks(system):
     """A kernel that reads the keys of its third chunk of 16 or more backwards."""

@@ -65,16 +65,16 @@ UNDONE = {
         ({"mask": "causal"}, ["y, z, two layers, full mask", "the bias that layer 2 needs for inputs 1 and 2"])
     ],
     "needs_relative_positions": [
-        ({"positions": (0, 0, 0)}, ["y, positions from 0 again", "the bias that inputs of 1 and 2 tokens need"]),
+        ({"positions": (0, 0, 0)}, ["y, positions from 0 again", "the bias that inputs of 1 and 2 tokens need"])
     ],
     "needs_separation": [
         (
             {"D": additive},
             ["D = (Σ φ(k))²: b_D for inputs 1 and 2", "o for input 2, with the b_D of 1 and with its own"],
-        ),
+        )
     ],
     "no_change_of_weights": [
-        ({"prompt": ((0, 0),)}, ["at X = 0, W_1ᵀXᵀXW_2 and W_KᵀX'ᵀX'W_V", "o(2x) and 8 o(x), after a prompt"]),
+        ({"prompt": ((0, 0),)}, ["at X = 0, W_1ᵀXᵀXW_2 and W_KᵀX'ᵀX'W_V", "o(2x) and 8 o(x), after a prompt"])
     ],
     "no_projection_biases": [
         ({"prompt": ((1, 2),)}, ["det B(1)"]),
