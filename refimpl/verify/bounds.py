@@ -1,13 +1,14 @@
-"""How far a float result may lie from the truth, and the verdict on one that came.
+"""How far a float result may lie from the exact one, and the verdict on a given result.
 
-With u the unit roundoff, K = n + r + 2, γ_K = Ku/(1 − Ku), and A_num, A_den the sums of numerator and denominator with
-absolute values everywhere, any form of linearized attention, in any order of summation, gives ô with
+With u the unit roundoff, K = n + r + 2, γ_K = Ku/(1 − Ku), and A_num, A_den the sums of numerator
+and denominator with absolute values everywhere, any form of linearized attention, in any order of
+summation, gives ô with
 
     |ô − o| ≤ [γ_K (A_num + |o| A_den)/|den| + u|o|] / (1 − γ_K A_den/|den|)        unnormalised: |ô − o| ≤ γ_K A_num
 
-from the features on: φ and RoPE count as they were rounded (RunningError follows them too). Products must not underflow.
-That the numerator takes one rounding less than K pays for rounding the quotient: proofs/bounds.v proves it, and that otherwise
-A_num would need a factor 1 + u.
+The bound starts from the features: φ and RoPE count as they were rounded (RunningError follows them
+too). Products must not underflow. The numerator takes one rounding less than K, which pays for
+rounding the quotient: proofs/bounds.v proves it, and that A_num would else need a factor 1 + u.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def exact_with_bound(
     mask: Mask = "causal",
     state: State | None = None,
 ) -> tuple[Any, np.ndarray]:
-    """(o, bound): the exact output over ℚ of these features, and how far a float result of precision u may be from it.
+    """The exact output over ℚ, and how far a float result of precision u may be from it.
 
-    Arguments as in linear_attention, in floats, without padding. bound : (..., n, m) float64, rounded up; inf where nothing can be said.
+    The arguments are those of linear_attention, in floats, without padding.
+    bound : (..., n, m) float64, rounded up; inf where nothing can be said
     """
     position, normalise = state.position if state else 0, kernel.normalise
     fq, fk, gq, gk = (QQ.convert(x) for x in features(q, k, kernel, position=position))
@@ -97,11 +99,11 @@ def _up(bounds: np.ndarray) -> np.ndarray:
 def finite_fractions(x: Any) -> tuple[np.ndarray, np.ndarray]:
     """The entries, exactly, and where they are nan or inf (0 stands there)."""
     if isinstance(x, SystemArray):
-        lost = ~x.system.isfinite(x)
-        return fractions(x.system.where(lost, 0, x), "finite_fractions"), lost
+        not_finite = ~x.system.isfinite(x)
+        return fractions(x.system.where(not_finite, 0, x), "finite_fractions"), not_finite
     a = host(x)
-    lost = np.zeros(a.shape, dtype=bool) if a.dtype == object else ~np.isfinite(a.astype(np.float64))
-    return fractions(np.where(lost, np.zeros_like(a), a), "finite_fractions"), lost
+    not_finite = np.zeros(a.shape, dtype=bool) if a.dtype == object else ~np.isfinite(a.astype(np.float64))
+    return fractions(np.where(not_finite, np.zeros_like(a), a), "finite_fractions"), not_finite
 
 
 def _ratio(error: Fraction | float, bound: float) -> float:
@@ -116,9 +118,13 @@ def _ratio(error: Fraction | float, bound: float) -> float:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, the worst error as a fraction of its bound, where that is, and how many rows had a vacuous bound."""
+    """A verdict: EXACT, WITHIN BOUND, EXCESS or VACUOUS.
 
-    verdict: str  # EXACT, WITHIN BOUND, EXCESS or VACUOUS
+    worst, index   the worst error as a fraction of its bound, and its entry
+    rows, vacuous  how many rows there are, and how many of them have a vacuous bound
+    """
+
+    verdict: str
     worst: float
     index: tuple[int, ...]
     vacuous: int
@@ -128,9 +134,11 @@ class Judgement:
 def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
     """Compare float output with exact output, row by row of (..., n, m).
 
-    Entries that are nan or inf are beyond any bound.
-    A bound as large as the largest entry of its row proves nothing: the row is vacuous and counts as not run.
-    VACUOUS: no row was left. EXCESS: an error beyond its bound. EXACT: every entry equal.
+    Entries that are nan or inf are beyond any bound. A bound as large as the largest entry of its
+    row proves nothing: the row is vacuous and counts as not run.
+
+    EXACT    every entry is equal        EXCESS   an error is beyond its bound
+    VACUOUS  every row is vacuous
 
     >>> rng = np.random.default_rng(0)
     >>> q, k, v = rng.uniform(0, 1, (3, 8, 4))
@@ -146,8 +154,8 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
             "judge: all must have one shape, got " + ", ".join(f"`{name}` {s}" for name, s in shapes.items())
         )
     want = fractions(exact, "judge")
-    found, lost = finite_fractions(got)
-    return judge_errors(np.where(lost, math.inf, abs(found - want)), abs(want).astype(np.float64), bound)
+    found, not_finite = finite_fractions(got)
+    return judge_errors(np.where(not_finite, math.inf, abs(found - want)), abs(want).astype(np.float64), bound)
 
 
 def judge_errors(error: np.ndarray, size: np.ndarray, bound: np.ndarray) -> Judgement:

@@ -128,7 +128,7 @@ class ModelCase(Shape):
         )
 
     def config(self, base: int | None) -> Config:
-        """The configuration of the model, with RoPE by angles, or (base None) by points of the circle among the weights."""
+        """The configuration of the model, with RoPE by angles, or by points of the circle if base is None."""
         options = {f.name: getattr(self, f.name) for f in fields(Config) if f.name not in ("rope", "epsilon")}
         return Config(**options, rope=Rotary(self.rope[2], *self.rope[:2], base) if self.rope else None)
 
@@ -146,7 +146,10 @@ class ModelCase(Shape):
 
 @dataclass(frozen=True)
 class Lesson(Shape):
-    """N examples with inputs of d numbers and outputs of m; T queries, or tokens of the query's own text; so many steps of descent."""
+    """N examples with inputs of d numbers and outputs of m, and some steps of descent.
+
+    T : how many queries, or tokens of the query's own text
+    """
 
     N: int
     d: int
@@ -163,7 +166,7 @@ class Lesson(Shape):
 
 @dataclass(frozen=True)
 class FeatureCase(Shape):
-    """A map to random features with r directions, on a prompt of M tokens and a text of n, of width d."""
+    """A map to random features with r directions; a prompt of M tokens and a text of n, of width d."""
 
     phi: str
     M: int
@@ -182,9 +185,10 @@ class FeatureCase(Shape):
 
 @dataclass(frozen=True)
 class RecurrentCase(Shape):
-    """A recurrence with keys of width d and values of width m, or a model of RWKV, on a prompt of M tokens and a text of n.
+    """A recurrence, or with a version a model of RWKV, on a prompt of M tokens and a text of n.
 
-    A model, if a version is given, has heads of width d, and m is the width of its channel mixing and of what is of low rank.
+    d    the width of keys, or of the heads of a model
+    m    the width of values, or of the channel mixing and the low-rank parts of a model
     """
 
     M: int

@@ -1,7 +1,8 @@
-"""A certificate: what was checked, on which numbers, and what came out; enough for anyone to repeat it.
+"""A certificate: the checks, their numbers and their results, so that anyone can repeat them.
 
-Each seed is a digest of the source, the theorem, the system, the shape and the user's seed. The certificate names them all, so a
-replay draws the same numbers: in exact systems everything must come out the same, bit for bit; floats must on the same versions.
+Each seed is a digest of the source, the theorem, the system, the shape and the user's seed. The
+certificate names them all, so a replay draws the same numbers. In exact systems everything must come
+out the same, bit for bit; in floats too, if the versions of all packages are the same.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def array_text(x: Array) -> list[Any]:
 def replay(
     data: Any, progress: Callable[[str], None] = lambda line: None, impl: Implementation = REFIMPL
 ) -> tuple[list[Result], list[str]]:
-    """Repeat the checks of a certificate; the results, and each difference from the certificate in words."""
+    """Repeat the checks of a certificate; the results, and each difference in words."""
     try:
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']!r}")

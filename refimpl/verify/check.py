@@ -1,7 +1,7 @@
-"""Check a theorem in a number system: draw the numbers, run both sides, and let the system's way decide.
+"""Check a theorem in a number system: draw numbers, run both sides, and compare them.
 
-The ways are those of ways.py. An agreement in GF(p) holds for all values of a shape, but for a probability that comes from the
-degrees of both sides.
+The ways are those of ways.py. An agreement in GF(p) holds for all values of a shape, but for a
+probability that comes from the degrees of both sides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REDRAWS = 20
 
 @functools.cache
 def source() -> str:
-    """The digest of the library's source: every seed contains it, so that nobody picks a lucky one."""
+    """The digest of the library's source. It is part of every seed, so that nobody picks a lucky one."""
     sha = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         sha.update(path.name.encode() + path.read_bytes())
@@ -53,7 +53,10 @@ class Draws:
         return seed_of(self.source or source(), theorem.name, system, str(case), self.seed, attempt)
 
     def degrees(self, theorem: Theorem, case: Shape, seed: int, impl: Implementation) -> tuple[int, int] | None:
-        """(δ, Δ) of a theorem at a shape: run in Degrees, and None where that cannot run. The seed draws ids and positions."""
+        """(δ, Δ) of a theorem at a shape: run in Degrees, and None where that cannot run.
+
+        The seed draws ids and positions.
+        """
         key = theorem.name, case, impl
         if key in self.cache:
             return self.cache[key]
@@ -151,7 +154,8 @@ def run_instance(way: Way, theorem: Theorem, case: Shape, system: Any, draws: Dr
 def with_chance(found: Instance, degrees: tuple[int, int] | None, p: int) -> Instance:
     """The instance, and the chance with which a false identity would have passed modulo p.
 
-    A zero denominator comes by chance with probability Δ/p at most: more of them than chance explains are a failure.
+    A zero denominator comes by chance with probability Δ/p at most: more of them than chance
+    explains are a failure.
     """
     if degrees is None:
         return replace(found, chance=Fraction(1))

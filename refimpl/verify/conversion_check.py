@@ -1,14 +1,19 @@
-"""A converted model held against the prompted one, layer by layer: equal where numbers are exact, else within a derived bound.
+"""Compare a converted model with the prompted one, layer by layer.
 
-All that a layer does besides attention is the same function of each token in both models. So attention is compared, in each
-layer on the same queries, keys and values: of the prompt, as they are when it is pushed through the model, and of the input,
-as they are in the prompted model. The error of one attention meets the bound of one attention, at any depth.
+In exact numbers they must be equal, in floats no further apart than a derived bound.
 
-    prompt       attention over the prompt, as it is pushed through    against    the definition
-    b_KV, b_D    the biases of the converted model                     against    those that keys and values of the prompt give
-    output       attention over the input, from these biases           against    the definition, over prompt and input
+All that a layer does besides attention is the same function of each token in both models. So only
+attention is compared, in each layer on the same queries, keys and values. Those of the prompt are
+recorded while it is pushed through the model, those of the input come from the prompted model. The
+error of one attention meets the bound of one attention, at any depth.
 
-The bounds come from running the same programs on floats that carry their errors, and adding the errors of both sides.
+    compared     of the converted model               with
+    prompt       attention over the prompt            the definition
+    b_KV, b_D    its biases                           the biases that the prompt's keys and values give
+    output       attention, from those biases         the definition, over prompt and input
+
+For the bounds, the same programs run on floats that carry their errors; the errors of both sides
+are added.
 """
 
 from __future__ import annotations
@@ -39,21 +44,36 @@ SEVERITY = ("EXACT", "WITHIN BOUND", "VACUOUS", "EXCESS")
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """The verdict on one layer, and the largest error as a fraction of its bound: of what, and where."""
+    """The verdict on one layer: EXACT, WITHIN BOUND, EXCESS or VACUOUS.
+
+    worst          the largest error as a fraction of its bound
+    what           the array and the entry in which it is
+    rows, vacuous  rows of the output, and how many of them have a bound that says nothing
+    """
 
     layer: int
-    verdict: str  # EXACT, WITHIN BOUND, EXCESS or VACUOUS
+    verdict: str
     worst: float
     what: str
     rows: int
     vacuous: int
 
+    def __str__(self) -> str:
+        found = []
+        if self.verdict not in ("EXACT", "VACUOUS"):
+            ratio = "unequal" if math.isinf(self.worst) else f"error/bound ≤ {self.worst:.2g}"
+            found.append(f"{ratio} at {self.what}")
+        if self.vacuous:
+            found.append(f"{self.vacuous} of {self.rows} rows vacuous")
+        return f"layer {self.layer:3}  {self.verdict:12}  {'; '.join(found)}".rstrip()
+
 
 @dataclass(frozen=True)
 class ConversionCheck:
-    """The verdicts on all layers, and how far the outputs of the two models lie apart, end to end.
+    """The verdicts on all layers, and the difference between the outputs of the two models.
 
-    difference, size : largest |converted − prompted|, and |prompted|; in an exact system 0 or inf, and nan
+    difference  the largest |converted − prompted|; in an exact system 0 or inf
+    size        the largest |prompted|; in an exact system nan
     """
 
     layers: tuple[LayerCheck, ...]
@@ -67,30 +87,11 @@ class ConversionCheck:
 
     def __str__(self) -> str:
         """One line for each layer, and one for the difference end to end."""
-        lines = []
-        for c in self.layers:
-            ratio = (
-                ""
-                if c.verdict in ("EXACT", "VACUOUS")
-                else "unequal"
-                if math.isinf(c.worst)
-                else f"error/bound ≤ {c.worst:.2g}"
-            )
-            words = [
-                f"{ratio} at {c.what}" if ratio else "",
-                f"{c.vacuous} of {c.rows} rows vacuous" if c.vacuous else "",
-            ]
-            lines.append(f"layer {c.layer:3}  {c.verdict:12}  {'; '.join(filter(None, words))}".rstrip())
-        apart = (
-            "equal"
-            if not self.difference
-            else "unequal"
-            if math.isinf(self.difference)
-            else f"{self.difference:.2g} apart"
+        end = (
+            "unequal" if math.isinf(self.difference) else f"{self.difference:.2g} apart" if self.difference else "equal"
         )
-        return "\n".join(
-            [*lines, f"end to end  {apart}" + (f", of outputs up to {self.size:.2g}" if self.size > 0 else "")]
-        )
+        size = f", of outputs up to {self.size:.2g}" if self.size > 0 else ""
+        return "\n".join([*map(str, self.layers), f"end to end  {end}{size}"])
 
     def report(self) -> dict[str, Any]:
         """The same for JSON, which has neither inf nor nan."""
@@ -101,19 +102,19 @@ class ConversionCheck:
 
 
 def held_out(model: Model, after: int, tokens: int, seed: int) -> Any:
-    """A text drawn from the seed, that fits behind a prompt of so many tokens; causal attention makes each prefix an input."""
+    """A text drawn from the seed that fits after a prompt of `after` tokens.
+
+    Causal attention makes each prefix of it an input.
+    """
     c = model.config
     n = min(tokens, c.table - model.position - after) if c.table else tokens
     if n < 1:
-        raise ValueError(
-            f"held_out: the table of {c.table} absolute positions must have room for `tokens` after the prompt, got none"
-        )
+        table = f"the table of {c.table} absolute positions"
+        raise ValueError(f"held_out: {table} must have room for `tokens` after the prompt, got none")
     own = seed_of("held out", seed)
-    return (
-        np.random.default_rng(own).integers(0, c.vocabulary, n)
-        if c.vocabulary
-        else system_of(model.like).random((n, c.width), own)
-    )
+    if c.vocabulary:
+        return np.random.default_rng(own).integers(0, c.vocabulary, n)
+    return system_of(model.like).random((n, c.width), own)
 
 
 def check_conversion(
@@ -130,11 +131,12 @@ def check_conversion(
     definition: Any = linear_attention,
     progress: Callable[[str], None] = lambda line: None,
 ) -> ConversionCheck:
-    """Is `converted` the model with the prompt as biases? Asked on a held-out text.
+    """Is `converted` the model with the prompt as biases? It is compared on a held-out text.
 
-    mask, restart, strength, chunk, form : as they were for `convert`      prompt, text : as for `transformer`, in one piece
-    definition : the form of the prompted side; it must not carry a state from prompt to input
-    Needs    an exact system, or floats of which RunningError knows the format
+    mask, restart, strength, chunk, form    as they were for `convert`
+    prompt, text                            as for `transformer`, in one piece
+    definition    the form of the prompted side; it must not carry a state from prompt to input
+    Needs         an exact system, or floats whose format RunningError knows
 
     >>> from refimpl import Config, Float, convert, random_model
     >>> model = random_model(Float(), Config(layers=2, width=4, d=2, m=2, vocabulary=5), seed=0)
@@ -149,22 +151,24 @@ def check_conversion(
         token_vectors(model, check_text(model, x, "check_conversion", name))
         for name, x in (("prompt", prompt), ("text", text))
     )
-    M, whole = P.shape[-2], concat_tokens(P, X)
-    inputs = [embed(model, whole)[..., M:, :]]
+    M, everything = P.shape[-2], concat_tokens(P, X)
+    inputs = [embed(model, everything)[..., M:, :]]
 
     def watch(i: int, x: Any) -> Any:
         progress(f"layer {i + 1} of {layers}: the prompted model")
         inputs.append(x[..., M:, :])
         return x
 
-    wanted, _ = transformer(model, whole, form=weighted_form(definition, M, strength), mask=both.seen(M), between=watch)
+    wanted, _ = transformer(
+        model, everything, form=weighted_form(definition, M, strength), mask=both.mask_over_both(M), between=watch
+    )
     calls, checks = prompt_calls(model, P, chunk, form, mask), []
     for i, state in enumerate(converted.biases or ()):
         progress(f"layer {i + 1} of {layers}: prompted against converted")
-        heard: list[AttentionCall] = []
-        model.config.layer(model, i, inputs[i], state, Pass(form, on_attention=lambda _, call: heard.append(call)))
+        text_calls: list[AttentionCall] = []
+        model.config.layer(model, i, inputs[i], state, Pass(form, on_attention=lambda _, call: text_calls.append(call)))
         own = [call for j, call in calls if j == i]
-        checks.append(check_layer(i, system, both, twin, own, heard[0]))
+        checks.append(check_layer(i, system, both, twin, own, text_calls[0]))
     difference, size = largest_difference(system, converted(text), wanted[..., M:, :])
     return ConversionCheck(tuple(checks), difference, size)
 
@@ -185,7 +189,7 @@ def require_same_model(model: Model, converted: Model) -> None:
 def prompt_calls(model: Model, P: Any, chunk: int | None, form: Any, mask: str) -> list[tuple[int, AttentionCall]]:
     """The calls of attention as the prompt is pushed through the model in pieces, each with its layer.
 
-    A pass of its own, not that of `convert`, which is what is being checked.
+    This is a pass of its own, because the pass of `convert` is what is being checked.
     """
     calls: list[tuple[int, AttentionCall]] = []
     run = Pass(form, mask, on_attention=lambda i, call: calls.append((i, call)))
@@ -205,7 +209,7 @@ def call_with_errors(call: AttentionCall, numbers: RunningError) -> AttentionCal
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention of any layer, converted and prompted, as programs that run on any numbers."""
+    """The attention of a layer, converted and prompted, as programs for any number system."""
 
     config: Config
     kernel: Kernel
@@ -216,14 +220,17 @@ class Attention:
     strength: Any
     numbers: Any = None
 
-    def seen(self, M: int) -> str | int:
+    def mask_over_both(self, M: int) -> str | int:
         """The mask over prompt and input."""
         return M if self.mask == "full" else self.mask
 
     def converted(
         self, prompt: Sequence[AttentionCall], text: AttentionCall, stored: State | None = None
     ) -> tuple[dict[str, Any], State]:
-        """Over the prompt, piece by piece; then over the text, from the biases that are stored, or else those that come out."""
+        """Attention over the prompt in pieces, then over the text, and the biases between them.
+
+        The text is read from the biases `stored`, or else from those that come out.
+        """
         start = state = prompt[0].past
         outputs = []
         for q, k, v, _ in prompt:
@@ -238,25 +245,24 @@ class Attention:
         return {"prompt": concat_tokens(*outputs), **bias_rows(state), "output": o}, state
 
     def prompted(self, prompt: Sequence[AttentionCall], text: AttentionCall) -> dict[str, Any]:
-        """Over prompt and text, by the definition."""
+        """Attention over prompt and text, by the definition."""
         q, k, v = (
             concat_tokens(*tokens)
             for tokens in zip(*((call.q, call.k, call.v) for call in (*prompt, text)), strict=True)
         )
         M = q.shape[-2] - text.q.shape[-2]
         form = weighted_form(self.definition, M, self.strength)
-        o, _ = form(q, k, v, self.kernel, state=prompt[0].past, mask=self.seen(M))
+        o, _ = form(q, k, v, self.kernel, state=prompt[0].past, mask=self.mask_over_both(M))
         return {"prompt": o[..., :M, :], "output": o[..., M:, :]}
 
     def with_errors(self, model: Model) -> Attention:
-        """The same on floats that carry their errors."""
+        """The same attention on floats that carry their errors."""
         system, rotary, strength = system_of(model.like), self.config.rope, self.strength
         try:
             numbers = RunningError(system.kind if isinstance(system, Float) else system.name)
         except ValueError as error:
-            raise NotDefined(
-                f"check_conversion: no error bound is known for {system.name}, which neither decides nor rounds as floats do"
-            ) from error
+            why = "which neither decides nor rounds as floats do"
+            raise NotDefined(f"check_conversion: no error bound is known for {system.name}, {why}") from error
         if isinstance(strength, float):
             strength = Fraction(strength)
         elif not isinstance(strength, int):
@@ -271,7 +277,7 @@ class Attention:
         return replace(self, kernel=replace(self.kernel, rope=rope), strength=strength, numbers=numbers)
 
     def bounds(self, prompt: Sequence[AttentionCall], text: AttentionCall) -> dict[str, np.ndarray]:
-        """How far the two sides may lie apart, by their names."""
+        """For each array by its name, the difference that rounding may make between the two sides."""
         *prompt, text = (call_with_errors(c, self.numbers) for c in (*prompt, text))
         left, _ = self.converted(prompt, text)
         right = left | self.prompted(prompt, text)
@@ -279,7 +285,10 @@ class Attention:
 
 
 def weighted_form(definition: Any, M: int, strength: Any) -> Any:
-    """Attention in which each of the first M tokens counts `strength` times for those after them: φ(k_s) becomes λ φ(k_s)."""
+    """Attention in which each of the first M tokens counts λ = strength times for later tokens.
+
+    For those tokens φ(k_s) becomes λ φ(k_s).
+    """
 
     def attention(q: Any, k: Any, v: Any, /, kernel: Kernel, **options: Any) -> Any:
         phi_q, phi_k = kernel.maps
@@ -296,29 +305,29 @@ def weighted_form(definition: Any, M: int, strength: Any) -> Any:
 
 
 def counts_once(strength: Any) -> bool:
-    """Does every token count once?"""
+    """Is the strength the number 1, so that every token counts once?"""
     return isinstance(strength, int) and strength == 1
 
 
 def concat_tokens(*pieces: Any) -> Any:
-    """Tokens after tokens; a prompt stands before every input of a batch, or every prompt of a batch before the input."""
+    """One text after another; a single prompt goes before every input of a batch, and so on."""
     return concatenate(np.broadcast_shapes(*(x.shape[:-2] for x in pieces)), *pieces, axis=-2)
 
 
 def bias_rows(state: State) -> dict[str, Any]:
-    """Biases as rows."""
+    """b_KV and b_D as rows."""
     return {"b_KV": state.S} | ({} if state.z is None else {"b_D": state.z[..., None, :]})
 
 
 def without_error(numbers: RunningError, x: Any) -> Any:
-    """Floats as they are, without error: they need no rounding, so `convert` would only be slower."""
+    """Floats as exact numbers: they need no rounding, so `convert` would only be slower."""
     return numbers.wrap((host(x), np.zeros(tuple(x.shape))))
 
 
 def check_layer(
     i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[AttentionCall], text: AttentionCall
 ) -> LayerCheck:
-    """The verdict on layer i, from what its attention is given."""
+    """The verdict on layer i, from the calls of its attention."""
     assert text.past is not None
     left, again = both.converted(prompt, text, stored=text.past)
     right = left | both.prompted(prompt, text)
@@ -345,7 +354,10 @@ def judge_exact(system: Any, left: Any, right: Any) -> Judgement:
 
 
 def worst_of(i: int, found: dict[str, Judgement]) -> LayerCheck:
-    """One verdict from those on prompt, biases and output; a vacuous bound counts where it matters, in the output."""
+    """One verdict from those on prompt, biases and output.
+
+    A vacuous bound counts where it matters, in the output.
+    """
     verdicts = [j.verdict for name, j in found.items() if j.verdict != "VACUOUS" or name == "output"]
     name, output = max(found, key=lambda name: found[name].worst), found["output"]
     verdict = max("EXACT" if len(verdicts) == len(found) else "WITHIN BOUND", *verdicts, key=SEVERITY.index)
@@ -354,8 +366,8 @@ def worst_of(i: int, found: dict[str, Judgement]) -> LayerCheck:
 
 
 def largest_difference(system: System, got: Any, wanted: Any) -> tuple[float, float]:
-    """The largest |got − wanted|, and |wanted|."""
+    """The largest |got − wanted|, and the largest |wanted|."""
     if system.exact:
         return (0.0 if system.equal(got, wanted) else math.inf), math.nan  # type: ignore[attr-defined]
-    (a, lost), (b, _) = finite_fractions(got), finite_fractions(wanted)
-    return (math.inf if lost.any() else float(abs(a - b).max(initial=0))), float(abs(b).max(initial=0))
+    (a, not_finite), (b, _) = finite_fractions(got), finite_fractions(wanted)
+    return (math.inf if not_finite.any() else float(abs(a - b).max(initial=0))), float(abs(b).max(initial=0))

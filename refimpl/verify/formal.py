@@ -1,4 +1,4 @@
-"""What Coq has proved, for all shapes and values over any field: the statements of formal.toml, and whether Coq accepted them here."""
+"""What Coq has proved, for all shapes and values over any field, and whether it was run here."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def status() -> str:
 def formal(theorems: Iterable[str]) -> list[Result]:
     """A row for each theorem.
 
-    PROVED or IN PART where Coq accepted it here; NOT CHECKED where Coq did not run; N/A where there is no proof
+    PROVED or IN PART where Coq accepted it here; NOT CHECKED where Coq did not run; N/A where there
+    is no proof
     """
     missing, rows = status(), []
     for name in dict.fromkeys(theorems):

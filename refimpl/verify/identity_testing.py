@@ -1,6 +1,7 @@
-"""What an agreement in GF(p) is worth: the probability with which a false identity survives uniform draws.
+"""The probability with which a false identity survives uniform draws in GF(p).
 
-`Degrees` computes the degrees that this needs by running the source; `restrict` finds the true ones, on a random line.
+`Degrees` computes the degrees that this needs by running the source; `restrict` finds the true
+ones, on a random line.
 """
 
 from __future__ import annotations
@@ -20,25 +21,27 @@ Polynomial = list[int]  # coefficients modulo p, the constant first; the last is
 
 
 def degree(left: SystemArray, right: SystemArray) -> int:
-    """δ, the degree of the polynomial that must be zero for left = right: for two arrays over Degrees, the largest over all entries.
+    """δ, the degree of the polynomial that must be zero for left = right, the largest of all entries.
 
         N₁/D₁ − N₂/D₂ = (N₁ L/D₁ − N₂ L/D₂) / L        L the least common multiple of D₁ and D₂
 
-    L is a product of what was divided by, so it is not zero at a draw that was run, and the sides agree there just where the numerator
-    is zero. A false identity is false in some entry and survives only if it survives there: the maximum counts, not the sum.
+    L is a product of what was divided by, so it is not zero at a draw that was run, and the sides
+    agree there just where the numerator is zero. A false identity is false in some entry and
+    survives only if it survives there: the maximum counts, not the sum.
     """
     degrees: tuple[int, int] = left.system.worst(left - right)  # of numerator and denominator
     return max(0, degrees[0])
 
 
 def survival(delta: int, divided: int, p: int) -> Fraction:
-    """The probability, at most, with which an identity that is false over GF(p) survives one uniform draw.
+    """The largest probability with which a false identity over GF(p) survives one uniform draw.
 
         Pr[agree | run] ≤ Pr[agree] / Pr[run] ≤ (δ/p) / (1 − Δ/p) = δ/(p − Δ)
 
-    A polynomial of degree δ, not the zero polynomial, is zero at no more than δ/p of all points (Schwartz 1980, Zippel 1979). A draw is
-    run unless it makes one of the factors zero that are divided by, of degree Δ together; else it is redrawn. (If a factor is the zero
-    polynomial, no draw is ever run.) For p ≤ Δ nothing is said: 1.
+    A polynomial of degree δ, not the zero polynomial, is zero at no more than δ/p of all points
+    (Schwartz 1980, Zippel 1979). A draw is run unless it makes one of the factors zero that are
+    divided by, of degree Δ together; else it is redrawn. (If a factor is the zero polynomial, no
+    draw is ever run.) For p ≤ Δ nothing is said: 1.
 
     >>> survival(3, 2, 11), survival(3, 2, 5), survival(3, 7, 7)
     (Fraction(1, 3), Fraction(1, 1), Fraction(1, 1))
@@ -49,10 +52,11 @@ def survival(delta: int, divided: int, p: int) -> Fraction:
 def restrict(
     f: Callable[..., SystemArray], shapes: Sequence[tuple[int, ...]], *, p: int = 2**61 - 1, seed: int = 0
 ) -> list[np.ndarray]:
-    """The true degrees [of the numerator, of the denominator] of every entry of f(x, y, ...), for arrays of these shapes.
+    """The true degrees [of numerators, of denominators] of f(x, y, ...), for arrays of these shapes.
 
-    On the line x = a + s b, with a and b uniform in GF(p), an entry of f is a fraction N(s)/D(s), and but for a probability of the order
-    of degree/p it has the same degrees there as everywhere. It is evaluated at s = 1, 2, ... until a fraction fits with points to spare.
+    On the line x = a + s b, with a and b uniform in GF(p), an entry of f is a fraction N(s)/D(s),
+    and but for a probability of the order of degree/p it has the same degrees there as everywhere.
+    It is evaluated at s = 1, 2, ... until a fraction fits with points to spare.
     """
     ends = [GF(p).random((2, *shape), seed + i) for i, shape in enumerate(shapes)]
     values: list[np.ndarray] = []
@@ -66,10 +70,11 @@ def restrict(
 
 
 def fraction(values: list[int], p: int) -> tuple[Polynomial, Polynomial]:
-    """The N, D of least total degree with N(s) = D(s) values[s−1] for s = 1, 2, ...: Cauchy's interpolation.
+    """Cauchy's interpolation: N, D of least total degree with N(s) = D(s) values[s−1], s = 1, 2, ...
 
-    For g the polynomial through all values and M = ∏(x − s), Euclid's algorithm gives remainders r ≡ t g modulo M: the degree of r
-    falls from row to row as that of the cofactor t rises, and N/D is one of the r/t.
+    For g the polynomial through all values and M = ∏(x − s), Euclid's algorithm gives remainders r
+    ≡ t g modulo M: the degree of r falls from row to row as that of the cofactor t rises, and N/D
+    is one of the r/t.
     """
     g: Polynomial = []
     M: Polynomial = [1]

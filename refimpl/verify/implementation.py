@@ -1,6 +1,7 @@
 """The implementation under test, as an argument: the functions that the theorems speak of.
 
-`replace(REFIMPL, linear_attention_chunked=broken)` is the library with one planted bug. A theorem must reject it.
+`replace(REFIMPL, linear_attention_chunked=broken)` is the library with one planted bug. A theorem
+must reject it.
 """
 
 from __future__ import annotations

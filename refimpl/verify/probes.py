@@ -1,7 +1,8 @@
-"""Exact probes: inputs on which every correct kernel must agree with `==`, in any dtype, summation order and device.
+"""Exact probes: inputs on which all correct kernels agree with `==`, in any dtype and order of sums.
 
-Keys are one-hot or zero, queries and values small integers, partial sums at most 2^p for p significant bits, denominators
-powers of two, rotations quarter turns. No operation rounds, so what differs is a fault of structure, not of rounding.
+Keys are one-hot or zero, queries and values small integers, partial sums at most 2^p for p
+significant bits, denominators powers of two, rotations quarter turns. No operation rounds, on any
+device, so a difference is a fault of structure and not of rounding.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ class Probe:
                 return f"{name} has shape {tuple(got.shape)} instead of {want.shape}"
             if name == "o" and got.dtype != self.q.dtype:
                 return f"{name} has dtype {got.dtype} instead of {self.q.dtype}"
-            found, lost = finite_fractions(got)
-            bad = (found != want.planes[0]) | lost
+            found, not_finite = finite_fractions(got)
+            bad = (found != want.planes[0]) | not_finite
             if bad.any():
                 at = tuple(int(i) for i in np.argwhere(bad)[0])
-                return f"{name}{list(at)} is {'nan or inf' if lost[at] else found[at]} instead of {want.planes[0][at]}"
+                entry = "nan or inf" if not_finite[at] else found[at]
+                return f"{name}{list(at)} is {entry} instead of {want.planes[0][at]}"
         if state is not None and state.position != self.expected_state.position:
             return f"position is {state.position} instead of {self.expected_state.position}"
         return None
@@ -68,8 +70,10 @@ def exact_probe(
 ) -> Probe:
     """A probe for φ = identity (or relu, without rope).
 
-    system : a Float of any library and dtype, or a Rounded format      n, r, m, heads : shape, r ≥ 1
-    layout : of a RoPE after φ by quarter turns, None for no rope       start : begin from a non-zero state at position 3
+    system          a Float of any library and dtype, or a Rounded format
+    n, r, m, heads  the shape; r ≥ 1
+    layout          of a RoPE after φ by quarter turns; None for no RoPE
+    start           begin from a non-zero state, at position 3
 
     >>> probe = exact_probe(Float("numpy", "float16"), n=5, r=3, m=2, start=False)
     >>> weights = np.tril(probe.q @ probe.k.swapaxes(-1, -2))
@@ -84,8 +88,9 @@ def exact_probe(
     limit = int(1 / unit_roundoff(system.format if isinstance(system, Rounded) else system.dtype))
     rng = np.random.default_rng(seed)
 
-    # Feature 0 is written once, by the state or by token 0, so that z_0 = 1: it fills each denominator up to a power of two.
-    # The others are written a few times each, at tokens spread over the whole text, the last one among them.
+    # Feature 0 is written once, by the state or by token 0, so that z_0 = 1: it fills each
+    # denominator up to a power of two. The others are written a few times each, at tokens spread
+    # over the whole text, the last one among them.
     S, z = np.zeros((heads, r, m), dtype=np.int64), np.zeros((heads, r), dtype=np.int64)
     if start:
         S, z = rng.integers(-1, 2, S.shape), rng.integers(0, 2, z.shape)

@@ -1,6 +1,7 @@
 """Every theorem of the library, and the function that checks them.
 
-A theorem belongs to the tuple `THEOREMS` of some module of verify/theorems; the modules come in the order of their `ORDER`.
+A theorem belongs to the tuple `THEOREMS` of some module of verify/theorems; the modules come in the
+order of their `ORDER`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ THEOREMS: dict[str, Theorem] = {t.name: t for module in sorted(MODULES, key=lamb
 
 
 def default_systems(seed: int) -> list[System]:
-    """ℚ, two primes (the second from the seed), mpmath, balls, floats, low precision, dependency sets."""
+    """ℚ, two primes (one from the seed), mpmath, balls, floats of all widths, dependency sets."""
     p = seed_of("prime", seed) % 2**60 + 2**60
     while not is_prime(p):
         p -= 1

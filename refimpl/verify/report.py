@@ -10,14 +10,18 @@ from .theorem import Result, Theorem
 
 def described(t: Theorem) -> str:
     """The statement of a theorem and the grounds for it."""
-    ours = f"\n    Ours     {t.ours}" if t.ours else ""
-    part = f" ({IN_PART[t.name]})" if t.name in IN_PART else ""
-    proved = f"\n    Proved   in Coq{part}, as " + ", ".join(PROVED[t.name]) if t.name in PROVED else ""
-    return f"{t.name}\n    {t.statement}\n    Needs    {t.assumes}\n    Source   {t.source}{ours}\n    Checked  by {', '.join(t.ways)}{proved}"
+    lines = [t.name, t.statement, f"Needs    {t.assumes}", f"Source   {t.source}"]
+    if t.ours:
+        lines.append(f"Ours     {t.ours}")
+    lines.append(f"Checked  by {', '.join(t.ways)}")
+    if t.name in PROVED:
+        part = f" ({IN_PART[t.name]})" if t.name in IN_PART else ""
+        lines.append(f"Proved   in Coq{part}, as {', '.join(PROVED[t.name])}")
+    return "\n    ".join(lines)
 
 
 def table(results: Sequence[Result], proofs: Sequence[Result] = ()) -> str:
-    """One row for each theorem and system, proofs first; below them, once for each reason, what cannot be checked where."""
+    """One row for each theorem and system, proofs first; below them each reason for not checking."""
     rows = [("theorem", "system", "verdict", "instances", "redrawn", "seconds", "evidence")]
     reasons: dict[str, list[Result]] = {}
     order = list(dict.fromkeys(r.theorem for r in results))

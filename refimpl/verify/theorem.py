@@ -1,6 +1,6 @@
 """A theorem: its statement, its source, and two sides that anyone can run in any number system.
 
-`Numbers` draws the numbers of one instance, and `Result` is what a check of a theorem in a system finds.
+`Numbers` draws the numbers of one instance; a check of a theorem in a system gives a `Result`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class Theorem:
 
 @dataclass(frozen=True)
 class Result:
-    """A verdict (EXACT, ENCLOSED, WITHIN BOUND, MEASURED, VACUOUS, FAIL, NOT RUN or N/A) and its evidence.
+    """A verdict and its evidence.
 
+    verdict          EXACT, ENCLOSED, WITHIN BOUND, MEASURED, VACUOUS, FAIL, NOT RUN or N/A
     probability      the largest, over all shapes, with which a false identity would have passed
     error, bound     where the error is largest relative to its bound
     inputs, outputs  digests of all numbers drawn, and of all numbers compared
@@ -145,7 +146,10 @@ class Numbers:
 
     @property
     def angles(self) -> bool:
-        """RoPE by the usual angles, where cos and its error are known; else by powers of a random point of the circle."""
+        """Does RoPE turn by the usual angles? Only where cos and its error are known.
+
+        Elsewhere it turns by powers of a random point of the circle.
+        """
         return isinstance(self.origin, Float | Balls | Dependencies)
 
     def rope(self, layout: str, placement: str, width: int) -> Rope:
@@ -154,7 +158,7 @@ class Numbers:
         return Rope(power_table(*circle_point(self.draw(width // 2))), layout, placement)
 
     def model(self, case: ModelCase) -> Model:
-        """A model with weights of the origin: an analysis reads them as they are, and not how they were made."""
+        """A model whose weights are numbers of the origin: an analysis does not see how they were made."""
         own = Numbers(self.origin, self.seed) if self.system is not self.origin else self
         own.count = self.count
         model = draw_model(own.draw, case.config(10000 if self.angles else None))
@@ -166,7 +170,7 @@ class Numbers:
 
 @functools.cache
 def usual_angles(system: Any, width: int) -> Callable[[Iterable[int]], tuple[Array, Array]]:
-    """angle_table with a cache: the same positions recur for q and k, at every split and in every case."""
+    """angle_table with a cache, since the same positions recur at every split and in every case."""
     table = functools.cache(angle_table(system, width))
     return lambda at: table(tuple(at))
 
@@ -180,7 +184,7 @@ def record(digest: Any, *arrays: Any) -> None:
 
 
 def number_text(x: Any) -> str:
-    """A fraction in base 16, where Python sets no limit to its length; a number of mpmath by its components."""
+    """A number as text: a fraction in base 16, whose length has no limit; an mpf by its components."""
     if isinstance(x, numbers.Rational):
         return f"{x.numerator:x}/{x.denominator:x}"
     return str(getattr(x, "_mpf_", None) or x)

@@ -1,7 +1,7 @@
-"""The ways of checking an identity. Each says how two sides are compared, and what their agreement is worth.
+"""The ways of checking an identity: how two sides are compared, and what their agreement is worth.
 
 >>> print(table())
-equality   exact systems         equal at these instances; in GF(p), at all values of these shapes, but for a probability
+equality   exact systems         equal at these instances; in GF(p) at all values, but for a stated probability
 witness    exact systems         what is said to differ does differ
 enclosure  balls                 the difference contains 0 and is at most 2ρ, at these instances
 bound      mpmath, wide floats   no further apart than rounding allows, at these instances
@@ -106,7 +106,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """All instances of a check, in the order in which they ran; it stops at the first that is wrong."""
+    """All instances of a check in their order; it stops at the first that is wrong."""
 
     instances: tuple[Instance, ...]
 
@@ -214,7 +214,7 @@ class Way:
 class Equality(Way):
     name = "equality"
     systems = "exact systems"
-    says = "equal at these instances; in GF(p), at all values of these shapes, but for a probability"
+    says = "equal at these instances; in GF(p) at all values, but for a stated probability"
     redraws = True
 
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
@@ -273,8 +273,9 @@ class Bound(Way):
         return RunningError("float64" if isinstance(system, Multiprecision) else dtype_name(system.dtype))
 
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
-        # Each step of the bound grows at least in proportion to u (but for a root of an inexact number
-        # near 0, which no theorem takes): at the precision of mpmath, 2^(53−prec) times it is a bound.
+        # Each step of the bound grows at least in proportion to u (but for a root of an inexact
+        # number near 0, which no theorem takes): at the precision of mpmath, 2^(53−prec) times it
+        # is a bound.
         finer = 2.0 ** (53 - system.ctx.prec) if isinstance(system, Multiprecision) else 1.0
         name, left, right = pair
         bound = (same[1].planes[1] + same[2].planes[1]) * finer
@@ -312,7 +313,10 @@ class Probe(Way):
 
 
 class Oracle(Way):
-    """The left side may round at most twice as badly as the right. Few instances can mislead: they are measured only."""
+    """The left side may round at most twice as badly as the right.
+
+    Few instances can mislead: they are measured only.
+    """
 
     name = "oracle"
     systems = "floats of any width"
@@ -337,7 +341,7 @@ class Oracle(Way):
 
 
 class Sampling(Way):
-    """Is the mean of independent draws as far from the formula as luck may take it? By the central limit theorem."""
+    """By the central limit theorem, luck does not take the mean of many draws far from the formula."""
 
     name = "sampled"
     systems = "float64"

@@ -1,6 +1,7 @@
 """In-context learning as gradient descent, each claim with its two sides.
 
-One side is attention. The other is descent, whose gradients are taken from the loss (descent/gradient.py), never from the claimed formula.
+One side is attention. The other is descent, whose gradients are taken from the loss
+(descent/gradient.py), never from the claimed formula.
 """
 
 from __future__ import annotations
@@ -121,7 +122,10 @@ def gd_plus_plus(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def token_map(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Proposition 2: any map m in front, token by token, and the layers descend on m(x). Here m(x) = x + W_2 σ(W_1 x), an MLP."""
+    """Proposition 2: any map m in front, token by token, and the layers descend on m(x).
+
+    Here m(x) = x + W_2 σ(W_1 x), an MLP.
+    """
     W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=case.steps)
     W_1, W_2 = numbers.draw(2, case.d), numbers.draw(case.d, 2)
     model = impl.mapped_model(model, W_0, W_1, W_2)
@@ -166,7 +170,7 @@ def momentum(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def draw_attended(case: Lesson, numbers: Numbers) -> tuple[Array, ren_liu.QueryContext]:
-    """η, and the keys and values of a query through explicit features: those of the kernel (1 + x·y)²."""
+    """η, and the context of a query, with the explicit features of the kernel (1 + x·y)²."""
     eta, draw, phi = numbers.draw(), numbers.draw, polynomial(2)
     K_D, V_D, K_T, V_T = draw(case.N, case.d), draw(case.N, case.m), draw(case.T, case.d), draw(case.T, case.m)
     return eta, ren_liu.QueryContext(phi(K_D), V_D, phi(K_T), V_T, phi(draw(1, case.d))[0, :])
@@ -179,7 +183,7 @@ def ren_liu_step(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def ren_liu_softmax(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Against softmax attention itself: the last of q, k, v is the query's own token, which is in X_T."""
+    """The right side is softmax attention itself; the last token is the query's own, in X_T."""
     width, draw = case.d + 1, numbers.draw
     X_D, X_T, W_Q, W_K, W_V = (
         draw(case.N, width),
@@ -240,7 +244,10 @@ def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Si
 
 
 def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0: int = 1, steps: int = 2) -> Sides:
-    """A query that is a key too adds P (W_V e)(W_K e)·(W_Q e): nothing while its y = −W_0 x is 0, as for W_0 = 0 in one step."""
+    """A query that is a key too adds P (W_V e)(W_K e)·(W_Q e).
+
+    This is 0 while its y = −W_0 x is 0, as for W_0 = 0 in one step.
+    """
     xp = numbers.system
     X, Y, x, eta = xp.convert([[1], [2]]), xp.convert([[1], [0]]), xp.convert([[1]]), Fraction(1, 4)
 
@@ -262,7 +269,10 @@ def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0:
 
 
 def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "causal") -> Sides:
-    """Under a causal mask an example does not see those after it: its target moves by another step than theirs."""
+    """Under a causal mask an example does not see those after it.
+
+    Its target moves by another step than theirs.
+    """
     xp, eta = numbers.system, Fraction(1, 2)
     X, Y, x, W_0 = xp.convert([[1], [2]]), xp.convert([[1], [1]]), xp.convert([[1]]), xp.convert([[0]])
     tokens = xp.concat([von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W_0)], axis=0)
@@ -276,7 +286,10 @@ def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: s
 
 
 def patch_is_for_one_token(case: Case, numbers: Numbers, impl: Implementation, *, other: int = 2) -> Sides:
-    """With all weights 1 a token x becomes x + x³, and after a token 1 it becomes 2x + x³. So ΔW = 1/(1 + x²), another for each x."""
+    """With all weights 1 a token x becomes x + x³, and after a token 1 it becomes 2x + x³.
+
+    So ΔW = 1/(1 + x²), another for each x.
+    """
     xp, config = numbers.system, Config(1, 1, phi="identity", normalise=False, norm="none")
     model, W = Model(config, {name: xp.ones(shape) for name, shape in config.shapes.items()}), xp.ones((1, 1))
     context, first, second = (xp.convert([[x]]) for x in (1, 1, other))
@@ -381,7 +394,7 @@ DESCENTS = (
     ),
     theorem(
         "ren_liu",
-        "Kernel attention of a query is what f(x) = W φ(x) predicts after one gradient step, or N on a demonstration each.",
+        "Kernel attention of a query is what f(x) = W φ(x) predicts after one step, or N on a demonstration each.",
         "κ(k, q) = φ(k)·φ(q); D ≠ 0, η ≠ 0",
         REN.format("Theorem 3.1"),
         ren_liu_step,
@@ -405,7 +418,8 @@ DESCENTS = (
         "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0",
         REN.format("its variants, as on its slides"),
         ren_liu_variants,
-        ours="the losses; both readings of the regulariser besides the slides'; that demonstrations alone are augmented, and after φ",
+        ours="the losses; both readings of the regulariser besides the slides'; "
+        "that demonstrations alone are augmented, and after φ",
         cases=FOUR,
     ),
     theorem(

@@ -1,6 +1,7 @@
-"""The identities of random features. They hold for all directions, whatever their law, so directions are drawn like all else.
+"""The identities of random features, which hold for all directions, whatever their law.
 
-What holds only in the mean, that features are unbiased and how far off they are, is no identity, and is sampled.
+So directions are drawn like all other numbers. That features are unbiased, and their mean squared
+error, hold only in the mean; these are sampled.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
     u = numbers.draw(1, case.d)
     xp = array_namespace(u)
     x = 0.6 * u / xp.sqrt(xp.sum(u * u))
-    # |x + y| = 0.9: enough to tell directions in blocks from others, and not so much that few draws decide
+    # |x + y| = 0.9: enough to tell directions in blocks from others, and not so much that few draws
+    # decide
     y = x / 2
     a = {"a": 1.0} if case.phi == "favor++" else {}
     phi = impl.random_features(case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)

@@ -1,6 +1,7 @@
-"""ICLAA: what of it is an identity. How near features come to softmax is none; the tables of examples/15 measure it.
+"""The identities of ICLAA. (How near features come to softmax, the tables of examples/15 measure.)
 
-The right side knows nothing of memories: a sum over all positions, in which the similarity of a query and a prompt key is φ(x)·φ(y).
+The right side knows nothing of memories: a sum over all positions, in which the similarity of a
+query and a prompt key is φ(x)·φ(y).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ..implementation import Implementation
 from ..theorem import Numbers, Sides, Theorem
 from .features import draw_features
 
-# These theorems need a real system, and in a quick run such systems see every second case: the first
-# and the third must cover every option.
+# These theorems need a real system, and in a quick run such systems see every second case: the
+# first and the third must cover every option.
 ROPES = (("half", 4), ("interleaved", 2))
 SIZES = ((3, 2, 4, 3), (2, 3, 5, 2))
 CASES = tuple(
@@ -87,7 +88,7 @@ def carried(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def iclaa(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """Two prompts, each made into the same memory in turn: the second turns the directions of the first."""
+    """Two prompts enter one memory in turn; the second turns the directions of the first."""
     phi = draw_features(case, numbers) if case.phi != "taylor" else RandomFeatures("taylor", None)
     q, k, v, root, xp = scaled(case, numbers, 2)
     assert case.rope
@@ -117,7 +118,7 @@ def iclaa(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def nystrom_exact(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """K_PP B = K_PY [V 1] is what a memory says of its landmarks; with all keys as landmarks it says as much of every query."""
+    """A memory is exact at its landmarks, where K_PP B = K_PY [V 1]; with all keys, everywhere."""
     q, k, v, root, xp = scaled(case, numbers, 3)
     M = case.M + case.n
     uneven = [(1 if j % 3 else 4) * k[j : j + 1, :] for j in range(M)]  # in length: that is what the scale is for

@@ -1,7 +1,8 @@
 """The theorems of ICLCA: a prompt becomes biases.
 
-The two sides are computed independently: the prompted side is the definition, summed over the positions 0 … M+n−1 of prompt
-and input; the converted side has the input and the biases, and nothing else.
+The two sides are computed independently: the prompted side is the definition, summed over the
+positions 0 … M+n−1 of prompt and input; the converted side has the input and the biases, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ ONE_LAYER = (
     ModelCase(3, 1, heads=2, groups=1, phi="elu+1", rope=("half", "before", 2), restart=False, norm="layer"),
     ModelCase(2, 1, norm="rms_rational", phi="polynomial(2)"),
 )
-# Denominators that are sums of positive numbers, so that errors are those of rounding and not of one badly conditioned quotient.
+# Denominators that are sums of positive numbers, so that errors are those of rounding and not of
+# one badly conditioned quotient.
 ROUNDING = (
     replace(GPT, M=6, n=5, layers=2, width=6, m=3, hidden=6),
     replace(LLAMA, M=6, n=5, width=6, m=3, hidden=6, vocabulary=0),
@@ -99,7 +101,10 @@ ROUNDING = (
 
 
 def more_models(seed: int) -> tuple[ModelCase, ...]:
-    """All shapes above and twenty drawn from the seed; those with norms and MLPs have one layer, for in ℚ their numbers grow beyond use."""
+    """All shapes above and twenty drawn from the seed.
+
+    Those with norms and MLPs have one layer, for in ℚ their numbers grow beyond use.
+    """
     rng = random.Random(seed_of("models", seed))
 
     def draw() -> ModelCase:
@@ -299,7 +304,10 @@ def model_states(name: str, left: Model, right: Model) -> Sides:
 
 
 def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """A model of one layer that reads x = [q k v 0] by selections and writes o in place of the 0: nothing rounds. Split everywhere."""
+    """A model of one layer that reads x = [q k v 0] by selections and writes o in place of the 0.
+
+    Nothing rounds. The text is split everywhere.
+    """
     probe = exact_probe(
         numbers.system,
         n=case.n,

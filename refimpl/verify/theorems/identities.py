@@ -1,6 +1,6 @@
 """The identities of linearized and softmax attention, RoPE and the state, each with its two sides.
 
-The right side is the definition, or the shortest sum; the left side reaches the same numbers by another road.
+The right side is the definition, or the shortest sum; the left side is another program for it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def problem(case: Case, numbers: Numbers) -> tuple[list[Array], dict[str, Any]]:
 
 
 def attention_options(case: Case, numbers: Numbers, draw: Callable[..., Array]) -> dict[str, Any]:
-    """The options of linear_attention: kernel, mask and, if the case has one, a starting state from draw(*shape)."""
+    """Kernel, mask and, if the case has one, a starting state from draw(*shape)."""
     options: dict[str, Any] = {"kernel": kernel(case, numbers), "mask": case.mask}
     if case.start is not None:
         lead, r = case.heads[1], features(case)

@@ -1,8 +1,9 @@
-"""A whole model of the shape of GPT-2 small, verified exactly: 85 million weights modulo a prime, `==` on every output.
+"""A model of the shape of GPT-2 small: 85 million weights modulo a prime, `==` on every output.
 
-The prompted side reads all positions by masked scores. The converted side pushes the prompt through by chunks, and then has the
-biases alone, from which it reads the input token by token. The degree of so deep a model is far beyond p: that both agree is proof
-for the numbers drawn and says nothing of others, with any probability.
+The prompted side reads all positions by masked scores. The converted side pushes the prompt through
+by chunks, and then has the biases alone, from which it reads the input token by token. The degree
+of so deep a model is far beyond p: that both agree is proof for the numbers drawn and says nothing
+of others, with any probability.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ P = 2**21 - 9
 
 
 def shape(*, layers: int = 12, heads: int = 12, width: int = 768, prompt: int = 1024, text: int = 64) -> ModelCase:
-    """GPT-2, with RoPE for its absolute positions, φ = identity for softmax, rational norms and activation, vectors for token ids."""
+    """The shape of GPT-2, without exponentials, roots and tables.
+
+    It has RoPE for absolute positions, φ = identity for softmax, rational norms and activation, and
+    vectors for token ids.
+    """
     d = width // heads
     return ModelCase(
         prompt,

@@ -1,7 +1,8 @@
 """The library equals nano.py, the theory on one page.
 
-Both sides are given the same weights, the same φ and the same activation. RoPE turns by points of the circle in every system,
-as in nano.py; where numbers are rounded, the errors of those points are part of the bound.
+Both sides are given the same weights, the same φ and the same activation. RoPE turns by points of
+the circle in every system, as in nano.py; where numbers are rounded, the errors of those points are
+part of the bound.
 """
 
 from __future__ import annotations

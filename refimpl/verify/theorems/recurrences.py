@@ -1,6 +1,7 @@
-"""The theorems of recurrent layers: a running state is an explicit sum, and a prompt is an initial state.
+"""The theorems of recurrent layers: a running state is a sum, and a prompt is an initial state.
 
-The right side is the sum over the positions of prompt and text, which forms no state; the left side has the text and a state.
+The right side is the sum over the positions of prompt and text, which forms no state; the left side
+has the text and a state.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ THEOREMS = (
     ),
     theorem(
         "wkv4_eq_sum",
-        "RWKV-4's running quotient, in units of a running maximum, is a quotient of sums; a prompt is an initial state.",
+        "RWKV-4's running quotient, in units of a running maximum, is one of sums; a prompt is an initial state.",
         "none",
         "RWKV-4: Peng et al. 2023",
         wkv4_eq_sum,

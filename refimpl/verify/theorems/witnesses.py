@@ -1,7 +1,8 @@
-"""What cannot be done: small exact witnesses that ICLCA needs its assumptions, and that nothing less than its biases will do.
+"""Small exact witnesses that ICLCA needs its assumptions, and that no less than its biases will do.
 
-A witness of "≠" is one instance, in numbers that can be followed by hand; what does hold stands beside it with "=".
-Each function takes what it turns on as an argument: take that away, and the witness must fall.
+A witness of "≠" is one instance, in numbers that can be followed by hand; what does hold stands
+beside it with "=". Each function takes its decisive assumption as an argument: without it, the
+witness must fail.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def adder(system: Any, layers: int, *, rope: bool = False, positions: Sequence[i
 
         y_t = Σ_{s≤t} x_s        z_t = Σ_{s≤t} y_s²        ->  (1, x, y, z)
 
-    y by layer 1, with q = k = 1 and v = x; z by layer 2, with q = 1 and k = v = y; no denominators. A prompt becomes the biases
-    Σ x and Σ y², and whatever the biases are, the output shows them. RoPE turns by 90° at each position: s counts cos((t−s)π/2) times.
+    y by layer 1, with q = k = 1 and v = x; z by layer 2, with q = 1 and k = v = y; no denominators.
+    A prompt becomes the biases Σ x and Σ y², and whatever the biases are, the output shows them.
+    RoPE turns by 90° at each position: s counts cos((t−s)π/2) times.
     """
     d = 2 if rope else 1
     rotary = Rotary(width=2, base=None) if rope else None
@@ -69,7 +71,7 @@ def biases(model: Model) -> Any:
 
 
 def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "full") -> Sides:
-    """If prompt tokens see the input, it is in their y, and so in the Σ y² that is to be the bias of layer 2."""
+    """If prompt tokens see the input, it is in their y, and so in Σ y², the bias of layer 2."""
     one, two = (adder(numbers.system, layers) for layers in (1, 2))
     prompt, x, other = (text(numbers.system, *xs) for xs in ((1, 1), (1,), (2,)))
     whole = then(prompt, x)
@@ -97,7 +99,10 @@ def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask:
 def needs_relative_positions(
     case: Case, numbers: Numbers, impl: Implementation, *, positions: Sequence[int] = (0, 1, 2)
 ) -> Sides:
-    """Positions p are added to tokens: y = Σ (x + p). Read from 0 again every token is another, and two are further off than one."""
+    """Positions p are added to tokens: y = Σ (x + p).
+
+    Read from 0 again, every token is another, and two tokens differ by more than one.
+    """
     model = adder(numbers.system, 1, positions=positions)
     prompt, x = text(numbers.system, 5), text(numbers.system, 0, 0)
     on = impl.convert(model, prompt, restart=False)
@@ -121,7 +126,7 @@ def squared(features: Any) -> Any:
 
 
 def needs_separation(case: Case, numbers: Numbers, impl: Implementation, *, D: Callable[[Any], Any] = squared) -> Sides:
-    """o = Σ φ(k) v / D, where b_D is to stand for D([A;B]) − D([B]), for the prompt A and every input B. Here v = φ(k)."""
+    """o = Σ φ(k) v / D, with v = φ(k). b_D is to be D([A;B]) − D([B]), for every input B after A."""
     xp = numbers.system
     A, B, C = (xp.convert([x]) for x in (1, 1, 2))
 
@@ -141,10 +146,12 @@ def needs_separation(case: Case, numbers: Numbers, impl: Implementation, *, D: C
 def no_change_of_weights(
     case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 2),)
 ) -> Sides:
-    """At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2. But after a prompt X' there is W_KᵀX'ᵀX'W_V; here W_Q = W_K = W_V = 1.
+    """At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2.
 
-    That X = 0 asks nothing of the state is no way out: as a function of the input, o has degree 3 whatever the weights,
-    o(2x) = 8 o(x), and a prompt adds a part of degree 1.
+    But after a prompt X' there is W_KᵀX'ᵀX'W_V; here W_Q = W_K = W_V = 1.
+
+    That X = 0 asks nothing of the state is no way out: as a function of the input, o has degree 3
+    whatever the weights, o(2x) = 8 o(x), and a prompt adds a part of degree 1.
     """
     xp = numbers.system
     W_0, W_1, W_2 = (numbers.draw(2, 2) for _ in range(3))
@@ -184,9 +191,10 @@ def not_zero(f: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
 def no_projection_biases(
     case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 0), (0, 1))
 ) -> Sides:
-    """With k = W_Kᵀx + b_K and v = W_Vᵀx + b_V, n tokens x = 0 leave A(n) = n b_K b_Vᵀ in the state.
+    """With k = W_Kᵀx + b_K, v = W_Vᵀx + b_V, n tokens x = 0 leave A(n) = n b_K b_Vᵀ in the state.
 
-    B(n), which is needed, is what the prompt left, whatever n. A(n) = B(n) would make B(2) = 2 B(1), and det B(1) = 0.
+    B(n), which is needed, is what the prompt left, whatever n.
+    A(n) = B(n) would make B(2) = 2 B(1), and det B(1) = 0.
     """
     xp = numbers.system
     W_K, W_V, b_K, b_V = (numbers.draw(*shape) for shape in ((2, 2), (2, 2), (2,), (2,)))
@@ -210,9 +218,10 @@ def no_projection_biases(
 
 
 def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: bool = True, layers: int = 2) -> Sides:
-    """b_1 of P1 and b_2 of P2, each from the bare model, beside the biases of P1 P2, in layer 1 and in layer 2.
+    """b_1 of P1 and b_2 of P2, each from the model without biases, beside the biases of P1 P2.
 
-    Alone, the y of P2 are (1, 1) and those of P3 are (−1, 1), with the same Σ y²; after P1 they are (3, 3) and (1, 3).
+    Alone, the y of P2 are (1, 1) and those of P3 are (−1, 1), with the same Σ y²; after P1 they are
+    (3, 3) and (1, 3).
     """
     system = numbers.system
     P1, P2, P3 = (text(system, *xs) for xs in ((1, 1), (1, 0), (-1, 2)))
@@ -235,7 +244,8 @@ def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: 
 def lifo_only(case: Case, numbers: Numbers, impl: Implementation, *, layers: int = 2) -> Sides:
     """P1 cannot be taken out from under P2, which was read with P1 in sight.
 
-    After P1, the y of P2 are (2, 3) and those of P3 are (−2, 3), with the same Σ y²; alone they are (1, 2) and (−3, 2).
+    After P1, the y of P2 are (2, 3) and those of P3 are (−2, 3), with the same Σ y²; alone they are
+    (1, 2) and (−3, 2).
     """
     system = numbers.system
     P1, P2, P3 = (text(system, *xs) for xs in ((1, 0), (1, 1), (-3, 5)))
@@ -320,7 +330,7 @@ THEOREMS = (
     ),
     witness(
         lifo_only,
-        "In two layers, the biases of two prompts, and the first prompt, do not determine the biases of the second alone.",
+        "In two layers, the biases of two prompts, and the first prompt, do not determine those of the second alone.",
         ADDER,
         OURS,
         "all of it",
