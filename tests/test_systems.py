@@ -147,6 +147,8 @@ def test_names_and_system_by_name():
     ]:
         with says(ValueError, message):
             system(name)
+    with pytest.raises(ValueError, match=r"mpmath, rounded, got 'xyzzy'$"):  # nothing is similar to it
+        system("xyzzy")
 
 
 NEW_SYSTEM = '''
