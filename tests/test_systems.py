@@ -151,7 +151,7 @@ def test_names_and_system_by_name():
         system("xyzzy")
 
 
-NEW_SYSTEM = '''
+NEW_SYSTEM = """
 import numpy as np
 from .array import ObjectSystem
 
@@ -163,7 +163,7 @@ class Ratios(ObjectSystem):
 
     def random(self, shape, seed):
         return self.convert(np.random.default_rng(seed).integers(1, 9, shape))
-'''
+"""
 
 
 def test_a_new_system_is_one_file(tmp_path):
