@@ -27,15 +27,13 @@ from ..errors import NotDefined, brief
 from ..model.config import Config, Rotary
 from ..model.rwkv import Rwkv
 from ..model.transformer import Model
-from ..systems import GF, SystemArray, Float, System, system_of
-from ..systems.array import host
-from ..systems.finite_field import FiniteField
+from ..systems import GF, Float, System, system_of
+from ..systems.floats import FILE_DTYPES
 from . import pasts
 from .safetensors import STORED, Contents, read_safetensors, write_safetensors
 
 FORMAT = "refimpl 1"
 CONVENTIONS = "tokens are rows; positions from 0; b_KV = sum of phi(k) v^T and b_D = sum of phi(k), read from `position` on; no epsilon"
-CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 FARTHEST = 2**53  # a position that every number system turns by
 LONGEST = 10**6  # characters of one word of metadata
 
@@ -55,12 +53,12 @@ def save(path: str | os.PathLike[str], model: Model, *, biases_only: bool = Fals
     metadata = words | {
         "format": FORMAT,
         "conventions": CONVENTIONS,
-        "system": system_name(system),
+        "system": system.file_label,
         "config": config_text("save", model.config),
         "biases": fingerprint(words, biases),
     }
     tensors = biases if biases_only else stored("save", model.weights) | biases
-    write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if code_of(system) == "BF16"})
+    write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if system.file_dtype == "BF16"})
 
 
 def load(
@@ -83,13 +81,13 @@ def load(
 def digest(model: Model) -> str:
     """SHA-256 of a model without its biases: configuration, number system, and names, shapes and bits of its weights."""
     instance("digest", "model", model, Model)
-    words = {"config": config_text("digest", model.config), "system": system_name(system_of(model.like))}
+    words = {"config": config_text("digest", model.config), "system": system_of(model.like).file_label}
     return fingerprint(words, stored("digest", model.weights))
 
 
 def memory(model: Model) -> dict[str, int]:
     """Bytes of its biases, and of the KV cache of the prompts that they carry."""
-    c, arrays, size = model.config, named(model.biases), STORED[code_of(system_of(model.like))].itemsize
+    c, arrays, size = model.config, named(model.biases), STORED[system_of(model.like).file_dtype].itemsize
     seeds = sum(numbers_of(memory.phi) for b in model.biases or () for memory in getattr(b, "memories", ()))
     found = {"biases": size * sum(math.prod(x.shape) for x in arrays.values()) + seeds}
     if not isinstance(c, Config):
@@ -205,42 +203,25 @@ def named(biases: tuple[pasts.Past, ...] | None) -> dict[str, Any]:
 
 def stored(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Arrays on the host, as they are written."""
-    for x in arrays.values():
-        if not code_of(system_of(x)):
-            raise NotDefined(
-                f"{who}: numbers of {system_of(x).name} have no place in a file; floats of at most 64 bits and GF(p) have one"
-            )
-    return {name: x.planes[0] if isinstance(x, SystemArray) else host(x) for name, x in arrays.items()}
+    try:
+        return {name: system_of(x).to_file(x) for name, x in arrays.items()}
+    except NotDefined as error:
+        raise NotDefined(f"{who}: {error}") from None
 
 
 def placed(name: str, contents: Contents, system: System) -> Any:
     """An array of a file in a number system."""
-    x, code = contents.tensors[name], contents.dtypes[name]
-    if code != code_of(system):
-        raise ValueError(f"`{name}` must be {code_of(system)}, for {system_name(system)}, got {code}")
-    if isinstance(system, Float):
-        return system.place(x)
-    if x.min(initial=0) < 0 or x.max(initial=0) >= system.p:  # type: ignore[attr-defined]
-        raise ValueError(f"`{name}` must hold integers from 0 to p − 1, for {system.name}, got {x.min()} to {x.max()}")
-    return system.wrap((x,))  # type: ignore[attr-defined]
-
-
-def code_of(system: System) -> str:
-    """How its numbers are written; not at all, if empty."""
-    return "I64" if isinstance(system, FiniteField) else CODES.get(system.kind, "") if isinstance(system, Float) else ""
-
-
-def system_name(system: System) -> str:
-    """Without library and device, which are no part of a model."""
-    return system.kind if isinstance(system, Float) else system.name
+    if (code := contents.dtypes[name]) != system.file_dtype:
+        raise ValueError(f"`{name}` must be {system.file_dtype}, for {system.file_label}, got {code}")
+    return system.from_file(name, contents.tensors[name])
 
 
 def system_from(name: str, library: str, device: Any) -> System:
     number = name.removeprefix("GF(").removesuffix(")")
     if name == f"GF({number})" and number.isdecimal() and len(number) < 20:
         return GF(int(number))
-    if name not in CODES:
-        raise ValueError(f"`system` must be one of {', '.join(CODES)} or GF(p), got {brief(name)}")
+    if name not in FILE_DTYPES:
+        raise ValueError(f"`system` must be one of {', '.join(FILE_DTYPES)} or GF(p), got {brief(name)}")
     if name == "bfloat16" and library == "numpy":
         raise NotDefined("NumPy has no bfloat16; pass library='torch'")
     return Float(library, name, device)

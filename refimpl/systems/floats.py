@@ -232,7 +232,7 @@ class Float(System):
         return FILE_DTYPES.get(self.kind, "")
 
     def to_file(self, x: Array) -> HostArray:
-        return host(x)
+        return host(x) if self.file_dtype else super().to_file(x)
 
     def from_file(self, name: str, x: HostArray) -> Array:
         return self.place(x)
