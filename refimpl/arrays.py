@@ -1,4 +1,4 @@
-"""What an array is to this library: two Protocols that every array-API library and number system of ours meets."""
+"""What an array is to this library: Protocols that every array library and our systems meet."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Arrays over any number system, and the array namespace that the core uses like an array-API library.
+"""Arrays over any number system, and the namespace that the core uses like an array library.
 
-A `SystemArray` is a tuple of NumPy *planes* of one shape, and the system that reads them: one plane
-of Python objects in ℚ, one of machine integers in GF(p), one of values and one of errors in a running
-error analysis. Functions that only move entries (reshape, concat, where ...) are written here once,
-for every plane. A system adds arithmetic: `lift`, `add`, `neg`, `mul`, `div`, `eq` on tuples of planes.
+A `SystemArray` is a tuple of NumPy *planes* of one shape, and the system that reads them: one
+plane of Python objects in ℚ, one of machine integers in GF(p), one of values and one of errors in
+a running error analysis. Functions that only move entries (reshape, concat, where ...) are written
+here once, for every plane. A system adds arithmetic on tuples of planes: `lift`, `add`, `neg`,
+`mul`, `div`, `eq`.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class System:
         raise NotDefined(f"uniform draws have no meaning in {self.name}")
 
     def angles(self, frequencies: Frequencies, positions: Any) -> tuple[Array, Array]:
-        """(cos pθ, sin pθ), each (..., n, h), for integers p (..., n) and each of h frequencies θ."""
+        """(cos pθ, sin pθ), each (..., n, h), for integers p (..., n) and h frequencies θ."""
         raise NotDefined(f"cos is not defined in {self.name}; use power_table, which needs only c² + s² = 1")
 
 
@@ -126,7 +127,7 @@ def fractions(values: Any, who: str) -> HostArray:
     if isinstance(values, SystemArray):
         return values.system.fractions(values)
     a = host(values)
-    if a.dtype.kind == "V" and a.dtype.isbuiltin == 2:  # the small floats of ml_dtypes all fit in float64
+    if a.dtype.kind == "V" and a.dtype.isbuiltin == 2:  # floats of ml_dtypes fit in float64
         a = a.astype(np.float64)
     if a.dtype.kind not in "biufO":
         raise TypeError(f"{who}: cannot convert numbers of dtype {a.dtype}")
@@ -180,7 +181,7 @@ def elementwise(f: Callable[..., Any], *arrays: Any) -> HostArray:
 
 
 class SystemArray:
-    """An array over a number system. Arithmetic with anything but its own kind and integers is refused."""
+    """An array over a number system. It computes only with its own kind and with rationals."""
 
     __slots__ = ("planes", "system")
     __array_ufunc__ = None  # else NumPy would apply its own functions entry by entry
@@ -389,7 +390,7 @@ class ArraySystem(System):
     # The namespace: functions that only move entries.
 
     def each(self, f: Callable[..., Any], *arrays: Any) -> SystemArray:
-        """f on each plane of the arrays in turn; on masks, which are plain NumPy arrays, directly."""
+        """f on each plane of the arrays in turn; on masks, which are NumPy arrays, directly."""
         if all(isinstance(a, np.ndarray) for a in arrays):
             return cast(SystemArray, f(*arrays))
         if len(arrays) == 1:

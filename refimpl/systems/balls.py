@@ -1,6 +1,6 @@
-"""Balls: rigorous enclosures of real numbers. If x − y contains 0 with radius ρ, then |x − y| ≤ 2ρ is proved.
+"""Balls: rigorous enclosures of real numbers. Where x − y contains 0 with radius ρ, |x − y| ≤ 2ρ.
 
-Two libraries make them, with one interface: python-flint (`arb`) when it is installed, else mpmath (`iv`).
+Two libraries make them: python-flint (`arb`) when it is installed, else mpmath (`iv`).
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class ArbBalls(Balls):
 
     @at_own_precision
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        """By arb_mat: enclosures of the same sums, mostly smaller than those of one addition after the other."""
+        """By arb_mat, whose enclosures are mostly smaller than those of one addition after the other."""
         y = self.right_factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         left, right = (
@@ -223,7 +223,7 @@ class ArbBalls(Balls):
 
 @functools.cache
 def balls(digits: int, maker: str | None = None) -> Balls:
-    """Balls by `arb` (python-flint) when installed, else by `mpmath.iv`; or by the library that `maker` names."""
+    """Balls by `arb` (python-flint) when installed, else by `mpmath.iv`; or by the given maker."""
     if maker is None:
         maker = "arb" if importlib.util.find_spec("flint") else "iv"
     choose("balls", "maker", maker, ("arb", "iv"))

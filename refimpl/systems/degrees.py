@@ -1,6 +1,6 @@
 """Analysis: every entry is a rational function of the inputs, of which only degrees are known.
 
-    N / f₁^m₁ f₂^m₂ ⋯        the degree of N, and the factors f: each is the numerator of some divisor
+    N / f₁^m₁ f₂^m₂ ⋯        degree of N, and factors f, each the numerator of some divisor
 
 A factor is identified by the entry whose numerator it is, so all quotients by one entry share a
 denominator. Degrees are upper bounds, computed by running the source itself; identity testing in
@@ -22,10 +22,10 @@ from .array import ObjectSystem, Planes, SystemArray, elementwise
 
 
 class Quotient:
-    """N/D, up to a constant factor: the degree of N, and the factors of D with their multiplicities.
+    """N/D, up to a constant: the degree of N, and the factors of D with their multiplicities.
 
-    For such factors, A + B is the product AB, A | B the least common multiple, and A − B is A divided
-    by its greatest common divisor with B.
+    For such factors, A + B is the product AB, A | B the least common multiple, and A − B is A
+    divided by its greatest common divisor with B.
     """
 
     __slots__ = ("factors", "numerator")
@@ -86,7 +86,7 @@ class Degrees(ObjectSystem):
 
     @property
     def divided(self) -> int:
-        """Δ, the degree of the product of all divisors: where that product is not zero, no division fails."""
+        """Δ, the degree of the product of all divisors: where it is not zero, no division fails."""
         return sum(f.numerator for f in self.divisors)
 
     def number(self, x: Fraction) -> Quotient:

@@ -1,7 +1,7 @@
-"""Analysis: which inputs can an entry depend on? It shows causality by structure instead of by example.
+"""Analysis: which inputs can an entry depend on? Shows causality by structure, not by example.
 
-An entry is a set of labels, held as the bits of an integer. A structural zero depends on nothing, and
-so does its product with anything. Every function is defined here: it depends on what its argument does.
+An entry is a set of labels, held as the bits of an integer. A structural zero depends on nothing,
+nor does its product with anything. A function depends on the inputs that its argument depends on.
 """
 
 from __future__ import annotations

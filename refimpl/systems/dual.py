@@ -1,4 +1,4 @@
-"""Dual numbers a + b ε, ε² = 0, over any system: exact directional derivatives, also in ℚ and GF(p)."""
+"""Dual numbers a + b ε, ε² = 0, over any system: exact derivatives, also in ℚ and GF(p)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Dual(ArraySystem):
         return np.asarray(a < b)
 
     def minimum(self, x: SystemArray, y: SystemArray) -> SystemArray:
-        """At a tie maximum keeps x and minimum y, so that max(x, 0) + exp(min(x, 0)) has its slope, 1, at 0."""
+        """At a tie, maximum keeps x and minimum y: max(x, 0) + exp(min(x, 0)) has slope 1 at 0."""
         return self.where(x < y, x, y)
 
     def singular(self, x: SystemArray) -> HostArray:

@@ -17,9 +17,8 @@ from . import modular
 from .array import ArraySystem, Planes, SystemArray, elementwise, integer_argument
 
 LARGEST = 2**61 - 1
-# Python's integers are faster up to so many products of large numbers; in matrix products, up to four times as many.
-FEW = 128
-SINGLY = 16  # and faster up to so many inverses, which else take three products each
+FEW = 128  # large products up to which Python's integers are faster; in a matrix product, 4 times that
+SINGLY = 16  # inverses up to which they are faster than three products each
 
 
 class FiniteField(ArraySystem):
@@ -83,7 +82,7 @@ class FiniteField(ArraySystem):
         return self.wrap(self.add(self.mul((high,), (np.asarray(1 << modular.HALF),)), (low,)))
 
     def _inverse(self, x: HostArray) -> HostArray:
-        """All inverses from those of half as many products: 1/a = b · 1/ab, 1/b = a · 1/ab (Montgomery 1987)."""
+        """Inverses, from those of half as many products: 1/a = b/ab, 1/b = a/ab (Montgomery 1987)."""
         if x.size <= SINGLY:
             return np.array([pow(a, -1, self.p) for a in x.tolist()], dtype=np.int64)
         half = (x.size + 1) // 2  # the middle one of an odd number is in both halves

@@ -1,7 +1,7 @@
 """Floats, and everything about the array libraries they come from: NumPy, torch, JAX, CuPy.
 
-Code that runs on plain floats needs only this module of `systems`. Where NumPy has a faster way than
-the plain expression, the docstring gives the expression and the function takes the faster way.
+Code that runs on plain floats needs only this module of `systems`. Where NumPy has a faster way
+than the plain expression, the docstring gives the expression and the code takes the faster way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _numpy() -> Namespace:
 
 
 def array_namespace(x: Array) -> Namespace:
-    """The array namespace of x; array_api_compat finds it for foreign libraries, but takes its time."""
+    """The array namespace of x. array_api_compat finds any, but is slow for NumPy."""
     if isinstance(x, np.ndarray):
         return _numpy()
     if isinstance(x, SystemArray):
@@ -49,7 +49,7 @@ def array_namespace(x: Array) -> Namespace:
 
 
 def device(x: Array) -> Any:
-    """The device of x; array_api_compat finds it for foreign libraries, but takes its time."""
+    """The device of x. array_api_compat finds any, but is slow for NumPy."""
     if isinstance(x, np.ndarray | SystemArray):
         return "cpu"
     import array_api_compat
@@ -58,7 +58,7 @@ def device(x: Array) -> Any:
 
 
 def require_of(x: Array, capability: str, who: str) -> None:
-    """Refuse an array whose system lacks what `who` needs. Floats lack only the order of complex numbers."""
+    """Refuse an array whose system lacks what `who` needs. Of floats, complex ones lack an order."""
     if isinstance(x, SystemArray):
         require(x.system, capability, who)
     elif capability == "ordered" and "complex" in str(x.dtype):
@@ -80,7 +80,7 @@ def integer_array(x: Any) -> HostArray | None:
 
 
 def wide_floats(x: Any) -> HostArray | None:
-    """An array of finite numbers as float64, without rounding; None where float64 does not hold them."""
+    """Finite numbers as float64, without rounding; None where float64 does not hold them."""
     if isinstance(x, SystemArray):
         return x.system.as_floats(x)
     if not hasattr(x, "dtype"):
@@ -101,7 +101,7 @@ def keep_where(x: Array, keep: Any) -> Array:
 
 
 def sums(x: Array, *, axis: int) -> Array:
-    """sum(x, axis=axis, keepdims=True) over one of the last two axes. BLAS adds short rows three times as fast."""
+    """sum(x, axis=axis, keepdims=True), axis −1 or −2. BLAS adds short rows three times as fast."""
     if isinstance(x, np.ndarray) and x.dtype in (np.float32, np.float64):
         return x @ _ones(x.shape[-1], 1, x.dtype) if axis == -1 else _ones(1, x.shape[-2], x.dtype) @ x
     return array_namespace(x).sum(x, axis=axis, keepdims=True)
@@ -165,7 +165,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 class Float(System):
-    """One library, dtype and device: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(array)`."""
+    """One library, dtype and device: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`."""
 
     words = ("float64", "float32", "float16")
 
@@ -183,7 +183,7 @@ class Float(System):
         xp = array_namespace(module.zeros(0))
         wanted = getattr(module, dtype, None)
         try:
-            with warnings.catch_warnings(action="ignore"):  # JAX warns when it gives less than was asked
+            with warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
                 got = xp.zeros(0, dtype=wanted).dtype
             floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
         except TypeError:
@@ -242,13 +242,13 @@ class Float(System):
         return FILE_DTYPES.get(self.kind, "")
 
     def to_file(self, x: Array) -> HostArray:
-        return host(x)
+        return host(x) if self.file_dtype else super().to_file(x)
 
     def from_file(self, name: str, x: HostArray) -> Array:
         return self.place(x)
 
     def convert(self, values: Any) -> Array:
-        """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype, on this device."""
+        """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype."""
         if "complex" in self.kind and not isinstance(values, SystemArray):
             return self.place(host(values).astype(np.complex128))
         if self.kind in FORMATS and (wide := wide_floats(values)) is not None:
@@ -262,7 +262,7 @@ class Float(System):
         return self.place(rounded)
 
     def place(self, x: HostArray) -> Array:
-        """Float64 rounded to this dtype on the host, then passed on in the narrowest dtype that every library takes."""
+        """Float64, rounded on the host, then passed on in a narrow dtype that every library takes."""
         if self.kind in ("float32", "float16", "bfloat16"):
             x = round_to(x, self.kind).astype(np.float32)
         return self.xp.astype(self.xp.asarray(x, device=self.device), self.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import HostArray
 
-# format: (significant bits, least and greatest binary exponent of a normal number m·2^e with ½ ≤ m < 1)
+# format: (significant bits, least and greatest exponent e of a normal number m·2^e with ½ ≤ m < 1)
 FORMATS = {
     "float64": (53, -1021, 1024),
     "float32": (24, -125, 128),

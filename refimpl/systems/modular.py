@@ -1,26 +1,25 @@
-"""Arithmetic modulo p on machine integers in [0, p), and their matrix products on the BLAS of float64.
+"""Arithmetic modulo p on machine integers in [0, p), and matrix products on the BLAS of float64.
 
 BLAS is exact, in whatever order it adds, as long as no sum exceeds 2⁵³:
 
     plan            how many digits the factors are cut into, and how many terms one product may sum
     digits          x = Σᵢ dᵢ 2^(i·bits), every dᵢ balanced about 0
     product         Σ over i + j of dᵢ @ eⱼ, block by block in float64, added up in int64;
-                    then recombined by Horner's rule in 2^bits, with a remainder modulo p at each step
+                    then Horner's rule in 2^bits, with a remainder modulo p at each step
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import HostArray
 
 PIECE = 2**15  # entries that pass through several operations at a time, and stay in the cache
-# Terms of a matrix product. One with more is a sum of such: the blocks of a plan may add up to about 2⁶².
-LONG = 2**13
+LONG = 2**13  # terms of one matrix product, whose blocks then add up to at most about 2⁶²
 LAST = np.int64(2**52 - 1)
 HALF = 31  # bits of the lower half of a factor
 
@@ -147,12 +146,12 @@ def digits(x: HostArray, count: int, bits: int, p: int) -> list[HostArray]:
 def floor(x: HostArray, p: int) -> None:
     """x mod p for integers |x| < 2⁵¹ in float64, as int64 in their place.
 
-    (x + ½)/p is no nearer than 1/2p to any integer, and computed to within 2⁵¹/p · 2⁻⁵²: its floor is right.
+    (x + ½)/p is at least 1/2p from any integer and computed to within 2⁵¹/p · 2⁻⁵²: its floor is right.
     """
     if x.size < PIECE:
         x.view(np.int64)[...] = x.astype(np.int64) % p
         return
-    half, inverse, step, top = map(np.float64, (0.5, 1 / p, p, 2.0**52))  # numbers of Python are slower
+    half, inverse, step, top = map(np.float64, (0.5, 1 / p, p, 2.0**52))  # Python's are slower
     for part, quotient in pieces(x):
         np.add(part, half, quotient)
         np.multiply(quotient, inverse, quotient)
@@ -201,8 +200,8 @@ def multiply(a: HostArray, b: HostArray, p: int) -> HostArray:
     if p < 2**31:
         return residue(a * b, p)
     modes = [["readonly"], ["readonly"], ["writeonly", "allocate"]]
-    types = [np.dtype(np.int64)] * 3
-    with np.nditer([a, b, None], ["external_loop", "buffered"], modes, types, buffersize=PIECE) as parts:  # type: ignore[arg-type]
+    flags: Any = ["external_loop", "buffered"]
+    with np.nditer([a, b, None], flags, modes, [np.int64] * 3, buffersize=PIECE) as parts:  # type: ignore[arg-type]
         for u, v, both in parts:
             both[...] = multiply_wide(u, v, p)
         return parts.operands[2]
@@ -223,7 +222,7 @@ def multiply_wide(a: HostArray, b: HostArray, p: int) -> HostArray:
 
 
 def pieces(x: HostArray) -> Iterator[tuple[HostArray, HostArray]]:
-    """The pieces of a fresh array, to be changed in place, each with a scratch array of its size."""
+    """The pieces of a new array, to change in place, each with a scratch array of its size."""
     flat = x.ravel(order="K")
     scratch = np.empty(min(PIECE, flat.size), x.dtype)
     for i in range(0, flat.size, PIECE):

@@ -73,7 +73,7 @@ class Multiprecision(ObjectSystem):
         man = slices.matmul(left[0], slices.Integers(*(np.swapaxes(v, -1, -2) for v in right[0])))
         exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
         new, mpf, prec = object.__new__, self.ctx.mpf, self.ctx.prec
-        entries = [new(mpf) for _ in range(man.size)]  # as ctx.make_mpf does, without a call for each
+        entries = [new(mpf) for _ in range(man.size)]  # ctx.make_mpf without its calls
         # With gmpy2, libmp's function is written in C and faster than ours.
         round_off = self.libmp.from_man_exp if self.libmp.BACKEND == "gmpy" else self._round
         for v, m, e in zip(entries, man.flat, exp.ravel().tolist(), strict=True):
@@ -101,7 +101,7 @@ WIDE = 2**12  # bits from which it is faster, too
 
 
 def align(x: HostArray) -> tuple[slices.Integers, HostArray] | None:
-    """(m, e): integers below 2^WIDE and an exponent for each row, such that x = m 2^e; None if there are none."""
+    """(m, e) with x = m 2^e: integers below 2^WIDE, an exponent for each row; None if impossible."""
     try:
         parts = [v._mpf_ for v in x.flat]
         sign, exp, bits = (

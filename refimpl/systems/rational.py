@@ -19,7 +19,7 @@ from ..errors import choose
 from . import slices
 from .array import ObjectSystem, SystemArray, as_fraction, elementwise
 
-# The plain loop over a matrix product is faster up to so many terms, and from so many bits of a common denominator on.
+# The plain loop of a matrix product is faster up to so many terms, and from so many bits on.
 SMALL, WIDE = {"fractions": 30, "gmpy2": 2000}, {"fractions": 2**13, "gmpy2": 2**9}
 
 
@@ -39,7 +39,7 @@ class Rational(ObjectSystem):
 
     @functools.cached_property
     def make(self) -> Callable[[Any, Any], Any]:
-        """Make a number of numerator and denominator. Chosen with the first number: importing gmpy2 takes a while."""
+        """Makes a number of numerator and denominator. Importing gmpy2 takes a while, so it waits."""
         if self.maker == "gmpy2" or (self.maker is None and importlib.util.find_spec("gmpy2")):
             import gmpy2
 
@@ -71,7 +71,7 @@ class Rational(ObjectSystem):
         return self.wrap((elementwise(self.make, slices.matmul(slices.integers(m), slices.integers(n)), d * e),))
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
-        """Uniform over the 97 numbers a/8, |a| ≤ 48: our choice, since ℚ has no uniform distribution."""
+        """Uniform over the 97 numbers a/8, |a| ≤ 48: our choice, for ℚ has no uniform law."""
         draws = np.random.default_rng(seed).integers(-48, 49, shape)
         return self.convert(draws) / 8
 

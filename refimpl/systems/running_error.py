@@ -1,4 +1,4 @@
-"""Analysis: (value, error bound). The float computation itself, with a bound on its distance from the true value.
+"""Analysis: floats with a bound on their distance from the true value.
 
 The bound e holds for this execution v and for every other one v' of the same program, with sums in
 any order, on any library that keeps to the standard model: fl(a∘b) = (a∘b)(1+δ), |δ| ≤ u, gradual
@@ -21,8 +21,8 @@ from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, f
 from .floats import host_angles, quiet, wide_floats
 from .formats import FORMATS, nearest, round_to
 
-# Errors are float64 too. UP covers the rounding of the few operations that form one; a sum of K terms
-# needs another (1 + K 2⁻⁵⁰).
+# Errors are float64 too. UP covers the rounding of the few operations that form one; a sum of K
+# terms needs another (1 + K 2⁻⁵⁰).
 UP = 1 + 2.0**-40
 LEAST = 2.0**-1074
 LIBM = 8  # 4 units in the last place, in units of u
@@ -50,7 +50,7 @@ class RunningError(ArraySystem):
         return value, elementwise(_distance, fractions, value)
 
     def convert(self, values: Any) -> SystemArray:
-        """Numbers with the error of rounding them; numbers of another running error keep theirs besides."""
+        """Numbers with the error of rounding them, on top of a running error that they bring."""
         if (wide := wide_floats(values)) is not None:
             value = round_to(wide, self.format)
             # The difference is exact.
@@ -71,7 +71,7 @@ class RunningError(ArraySystem):
         return x.planes[1]
 
     def _result(self, value: Any, spread: Any, roundings: int = 1, terms: int = 1) -> Planes:
-        """A value that was rounded that many times, and the error of its terms, which add up to `spread`."""
+        """A value after so many roundings, and its error, given that of its terms."""
         size = np.abs(np.asarray(value, dtype=np.float64))
         spread = spread * (1 + terms * 2.0**-50)
         error = (spread + self.gamma(roundings) * (size + 2 * spread) + terms * self.tiny) * UP
@@ -111,7 +111,7 @@ class RunningError(ArraySystem):
 
     @quiet()
     def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
-        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); where all executions agree on the larger, its error"""
+        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); the larger one's, where its order is certain"""
         (a, e), (b, f) = x.planes, y.planes
         open_order = self.eq((a, 2 * e), (b, 2 * f))
         return self.wrap((np.maximum(a, b), np.where(open_order, np.maximum(e, f), np.where(a < b, f, e))))
@@ -141,7 +141,7 @@ class RunningError(ArraySystem):
         value, error = x.planes
         result = getattr(np, name)(value)
         if name == "exp":
-            # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|; e^a is the result, within its own error
+            # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|; e^a is near the result
             top = (np.abs(result.astype(np.float64)) / (1 - LIBM * self.u) + self.tiny) * np.exp(error)
             return self.wrap(self._result(result, top * np.expm1(error), LIBM))
         if name == "sqrt":  # |√a' − √A| = |a'−A|/(√a'+√A) ≤ √|a'−A|
@@ -153,7 +153,7 @@ class RunningError(ArraySystem):
         if name == "log":  # |log a' − log A| ≤ |a'−A|/min(a', A)
             least = value.astype(np.float64) - 2 * error
             return self.wrap(self._result(result, np.where(least > 0, error / least, np.inf), LIBM))
-        return self.wrap(self._result(result, error, LIBM))  # cos, sin and tanh have slopes of at most 1
+        return self.wrap(self._result(result, error, LIBM))  # cos, sin, tanh: slope ≤ 1
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over [-1, 1), rounded, without error."""

@@ -4,8 +4,8 @@
 
 The inner sums have at most sK terms, for s digits and K the common length. Where sK 4^(b−1) ≤ 2⁵³,
 float64 holds every partial sum, in whatever order BLAS adds: one exact `dgemm` for each diagonal d.
-Cutting the integers into digits and putting them together again takes most of the time, so both work
-on bytes, for all entries at once.
+Cutting integers into digits and recombining them takes most of the time, so both work on bytes, for
+all entries at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGEST = 2**53  # float64 has every integer up to here
 
 
 class Integers(NamedTuple):
-    """sign · m · 2^up for every entry. Kept factored: to make the large integers before slicing is slow."""
+    """sign · m · 2^up for every entry. Kept factored: to make large integers first is slow."""
 
     m: HostArray  # integers of Python or of gmpy2
     bits: HostArray  # in m
@@ -49,7 +49,7 @@ def matmul(x: Integers, y: Integers) -> HostArray:
     left = np.stack(digits(x, bits, p), axis=-2).reshape(*x.m.shape[:-1], p * K)
     right = np.stack(digits(y, bits, q)[::-1], axis=-3).reshape(*y.m.shape[:-2], q * K, columns)
     diagonals = []
-    for d in range(p + q - 1):  # the x_i of a diagonal are neighbours, and so are their y_(d−i), in the same order
+    for d in range(p + q - 1):  # the x_i of a diagonal are neighbours, and so are their y_(d−i)
         first, stop, ahead = max(0, d - q + 1), min(d, p - 1) + 1, q - 1 - d
         diagonals.append(left[..., first * K : stop * K] @ right[..., (first + ahead) * K : (stop + ahead) * K, :])
     return recombine(diagonals, bits)
@@ -61,12 +61,12 @@ def terms(x: Any, y: Any) -> int:
 
 
 def slicing_pays(m: int, K: int, n: int, products: int) -> bool:
-    """There are many terms mKn for each entry to cut or recombine, and not too many products of digits for each."""
+    """Many terms mKn for each entry to cut or recombine, and few products of digits for each."""
     return m * K * n >= 9 * (m * K + K * n + m * n) and products < 2**15
 
 
 def plan(K: int, wide: int, wider: int) -> tuple[int, int, int]:
-    """The most bits that a digit may have, and how many digits integers of these widths then have."""
+    """The most bits that a digit may have, and the digits of integers of these widths."""
     for bits in range(27, 1, -1):
         p, q = wide // bits + 1, wider // bits + 1
         if K * min(p, q) * 4 ** (bits - 1) <= LARGEST:
@@ -75,8 +75,9 @@ def plan(K: int, wide: int, wider: int) -> tuple[int, int, int]:
 
 
 def digits(x: Integers, bits: int, count: int) -> list[HostArray]:
-    """The digits of every entry, least first, each from −2^(b−1) to 2^(b−1); the top one takes the rest."""
-    size, lead = (count * bits >> 3) + 8, (int(np.max(x.up)) >> 3) + 1  # bytes of each number, and zeros before it
+    """The digits of every entry, least first, |digit| ≤ 2^(b−1); the top one takes the rest."""
+    # Bytes of each number, and of the zeros before it.
+    size, lead = (count * bits >> 3) + 8, (int(np.max(x.up)) >> 3) + 1
     raw = bytearray(lead).join([b"", *[v.to_bytes(size, "little", signed=True) for v in x.m.flat]])
     words = np.ndarray(len(raw) - 7, "<i8", raw, 0, (1,))  # one starts at every byte
     byte, bit = np.divmod(8 * lead - x.up + 8 * (lead + size) * np.arange(x.m.size).reshape(x.m.shape), 8)

@@ -134,7 +134,8 @@ def test_families_by_name(name, phi):
     "name", ["polynomial", "polynomial()", "polynomial(-1)", "polynomial(2", "hedgehog(2)", "dpfp(1.5)"]
 )
 def test_names_of_no_family(name):
-    with says(ValueError, f"polynomial(2), relu, relu2, taylor2, got {name!r}; did you mean"):
+    hint = "" if name == "hedgehog(2)" else "; did you mean"
+    with says(ValueError, f"polynomial(2), relu, relu2, taylor2, got {name!r}{hint}"):
         ri.feature_map(name)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import os
+import shutil
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +42,7 @@ from refimpl.systems.balls import Balls
 from refimpl.systems.finite_field import FiniteField
 from tests.helpers.assertions import says
 from tests.helpers.strategies import FLINT, SEEDS
+from refimpl.systems.floats import require_of
 
 # 2^31 is where the products of GF(p) change method, 2^61-1 where they end.
 PRIMES = [2, 3, 10007, 2**31 - 1, 2**31 + 11, 2**32 - 5, 2**60 - 93, 2**61 - 1]
@@ -141,6 +147,84 @@ def test_names_and_system_by_name():
     ]:
         with says(ValueError, message):
             system(name)
+    with pytest.raises(ValueError, match=r"mpmath, rounded, got 'xyzzy'$"):  # nothing is similar to it
+        system("xyzzy")
+
+
+NEW_SYSTEM = """
+import numpy as np
+from .array import ObjectSystem
+
+class Ratios(ObjectSystem):
+    name, can, exact = "ratios", frozenset({"ring", "field"}), True
+
+    def number(self, x):
+        return x
+
+    def random(self, shape, seed):
+        return self.convert(np.random.default_rng(seed).integers(1, 9, shape))
+"""
+
+
+def test_a_new_system_is_one_file(tmp_path):
+    shutil.copytree(Path(ri.__file__).parent, tmp_path / "refimpl", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "refimpl/systems/ratios.py").write_text(NEW_SYSTEM)
+    command = [sys.executable, "-m", "refimpl", "verify", "chunked_eq_sum", "--system", "ratios"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0 and "ratios  EXACT" in run.stdout, run.stdout + run.stderr
+
+
+def test_ways_and_labels():
+    ways = {
+        "Q": ("equality", "witness"),
+        "GF(7)": ("equality", "witness"),
+        "balls(12)": ("enclosure",),
+        "dependencies": ("structure",),
+        "mpmath(25)": ("bound",),
+        "rounded(float16)": ("probe", "oracle"),
+        "float64": ("bound", "probe", "oracle", "sampled"),
+        "float32": ("bound", "probe", "oracle"),
+        "float16": ("probe", "oracle"),
+        "array_api_strict float32": ("bound", "probe", "oracle"),
+    }
+    numbers = [QQ, GF(7), balls(12), Dependencies(), MP(25), Rounded("float16"), Float(), Float("numpy", "float32")]
+    numbers += [Float("numpy", "float16"), Float("array_api_strict", "float32")]
+    assert {each.label: each.ways for each in numbers} == ways
+    assert Dual(QQ).ways == QQ.ways
+    for each in (Degrees(), RunningError(), Dual(MP(20))):
+        with says(NotDefined, f"verify: {each.name} has no way of deciding equality"):
+            each.ways  # noqa: B018
+
+
+def test_require_of_is_require_of_the_system():
+    arrays = [Float("numpy", "complex128").random((2,), 0), np.zeros(2), QQ.zeros((2,)), GF(7).zeros((2,))]
+    for x, capability in itertools.product(arrays, ("ring", "field", "ordered", "real")):
+        said = []
+        for refuse, argument in ((require_of, x), (require, system_of(x))):
+            try:
+                refuse(argument, capability, "test")
+                said.append("")
+            except NotDefined as error:
+                said.append(str(error))
+        assert said[0] == said[1] and bool(said[0]) == (capability not in system_of(x).can)
+
+
+def test_import_allocates_nothing_large():
+    script = """
+import tracemalloc
+import numpy
+tracemalloc.start()
+import refimpl
+assert tracemalloc.get_traced_memory()[1] < 2**25 - 2**16, tracemalloc.get_traced_memory()
+p = refimpl.GF(7)
+x = p.random((256, 256), 0)
+tracemalloc.reset_peak()
+x @ x
+assert tracemalloc.get_traced_memory()[1] > 2**25 - 2**16, tracemalloc.get_traced_memory()
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 @shown
