@@ -833,13 +833,13 @@ refused(ValueError, "Compression: `r` must be None for 'cache', which sets it, g
         compression_cache=lambda: Compression("cache", 2))
 refused(ValueError, "Compression: `r` must be an integer between 1 and 1048576, got None",
         compression_r=lambda: Compression("tokens"))
-refused(ValueError, "truncated: `rank` must be an integer between 1 and 3, got 4",
+refused(ValueError, "truncate_rank: `rank` must be an integer between 1 and 3, got 4",
         compression_rank_high=lambda: Compression("clusters", 4, rank=4)(k, v, q[None], 0))
 refused(ValueError, "Compression: `seed` must be an integer ≥ 0, got -1",
         compression_seed=lambda: Compression("tokens", 2, seed=-1))
 refused(ValueError, "Compression: `rank` must be an integer ≥ 1, got 0",
         compression_rank=lambda: Compression("tokens", 2, rank=0))
-refused(NotDefined, "truncated: singular values are made by NumPy, got mpmath(30 digits)",
+refused(NotDefined, "truncate_rank: singular values are made by NumPy, got mpmath(30 digits)",
         truncated_in_MP=lambda: Compression("cache", rank=1)(*(MP(30).convert(x) for x in (k, v, q[None])), 0))
 refused(ValueError, "random_features: `r` must be even for hyperbolic, which makes two features of each direction, got 3",
         compression_odd=lambda: Compression("hyperbolic", 3)(k, v, q[None], 0))
