@@ -84,9 +84,9 @@ class Compression:
         elif self.kind == "cache" or (self.kind != "directions" and (self.r or 0) >= M):
             memory = Memory(Points(y), v)  # K_PP⁻¹ K_PY = 1, and every cluster is one key
         else:
-            points, *sums = compress_heads(self.kind, y, v, x, self.r or M, seed)
+            points, S, z, scale = compress_heads(self.kind, y, v, x, self.r or M, seed)
             phi = RandomFeatures("positive", points) if self.kind == "directions" else Points(points)
-            memory = Memory(phi, *sums)
+            memory = Memory(phi, S, z, scale)
         return memory if self.rank is None else truncate_rank(memory, self.rank)
 
 
