@@ -419,7 +419,7 @@ def test_nbytes_counts_all_that_is_needed_to_read(dtype, size):
     assert Memory(Points(y), v).nbytes == size * 2 * 5 * (3 + 4)
     rope = Rope(ri.angle_table(system, 2), placement="before")
     assert seeded.shifted(-4, rope).nbytes == seeded.nbytes  # a turned draw is a seed and a turn
-    low = ri.prompt.compression.truncated(seeded, 2)
+    low = ri.prompt.compression.truncate_rank(seeded, 2)
     assert low.nbytes == size * (2 * 6 * 2 + 2 * 2 * 5 + 2) + 16
 
 

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 import refimpl as ri
 from refimpl import MP, Best, Compression, Float, Memory, NotDefined, Points, balls
 from refimpl.attention.memory import sums_and_scale
+from refimpl.attention.random_features import KINDS as RANDOM
 from refimpl.attention.random_features import PAIRS, RandomFeatures
 from refimpl.prompt import compression
-from refimpl.prompt.compression import KINDS, RANDOM, truncated
+from refimpl.prompt.compression import KINDS, truncate_rank
 from refimpl.prompt.compression.best import attention_error, certificate
 from refimpl.prompt.compression.landmarks import landmarks
 from refimpl.systems.array import host
@@ -156,7 +157,7 @@ def test_a_large_budget_is_for_the_cache():
 def test_queries_against_keys_leave_favor_a_statistic():
     """|x + y|² is 0 on average only if it is always: what rounding makes of it must not be less."""
     y = np.tile(F.random((1, 3), 5) * 0.1, (3, 1))
-    assert compression.expected(-y[None], y) >= 0
+    assert compression.expected_statistic(-y[None], y) >= 0
 
 
 @pytest.mark.parametrize("kind", BY_KEYS)
@@ -186,7 +187,7 @@ def test_points_of_no_weight_hide_no_others(kind):
 def test_empty_clusters_hide_no_others():
     """Should all keys end up with one centre: the others weigh nothing, and must not be the ones whose exponent is subtracted."""
     y, v, x = np.array([[-100.0], [-110.0], [120.0]]), F.random((3, 2), 1), np.array([[[50.0], [-50.0]]])
-    with mock.patch("refimpl.prompt.compression.clusters.assigned", lambda Y, centres: np.zeros(len(Y), int)):
+    with mock.patch("refimpl.prompt.compression.clusters.nearest_centres", lambda Y, centres: np.zeros(len(Y), int)):
         memory = Compression("clusters", 2)(y, v, x, 0)
     assert np.array_equal(memory.z, [3, 0]) and np.all(np.abs(output(memory, x) - v.mean(0)) <= 2.0**-50)
 
@@ -312,24 +313,22 @@ def estimates(kind, r, plant=""):
     many = [np.broadcast_to(a, (MANY, *a.shape)) for a in (y, v, x)]
     with mock.patch.dict(compression.BY_KEYS, {kind: PLANTED[plant]} if plant else {}):
         memory = Compression(kind, r)(*many, 0)
-    if plant:
-        memory = replace(memory, phi=RandomFeatures("positive", memory.phi.points)) if kind == "directions" else memory
     return sums(memory, many[2][:, 0]).reshape(MANY, -1), true_sums(y, v, x[0]).ravel()
 
 
 def uniform_weights(y, v, x, r, rng):
-    points, values, z, scale = compression.tokens(y, v, x, r, rng)
+    points, values, z, scale = compression.sample_tokens(y, v, x, r, rng)
     return points, values, z, 0 * scale + np.log(len(y) / r)
 
 
 def without_r(y, v, x, r, rng):
-    points, values, z, scale = compression.tokens(y, v, x, r, rng)
+    points, values, z, scale = compression.sample_tokens(y, v, x, r, rng)
     return points, values, z, scale + 0.5 * np.log(r)
 
 
 def no_density(y, v, x, r, rng):
     """Directions drawn around the keys, but summed as if they had been drawn around 0."""
-    omega, _, _, _ = compression.directions(y, v, x, r, rng)
+    omega, _, _, _ = compression.sample_directions(y, v, x, r, rng)
     memory = compression.write(RandomFeatures("positive", omega), y, v)
     return omega, memory.S, None, memory.scale
 
@@ -394,16 +393,16 @@ def test_full_rank_is_all_of_it():
     y, v, x = prompt(9, 3, 4, (2,))
     for kind in ("positive", "trigonometric", "clusters", "cholesky"):
         whole = asked(kind, 6)(y, v, x, 0)
-        got, want = sums(truncated(whole, 5), y), sums(whole, y)
+        got, want = sums(truncate_rank(whole, 5), y), sums(whole, y)
         assert np.all(np.abs(got - want) <= 2.0**-44 * np.abs(want).max(-1, keepdims=True))
     for kind, r, most in (("positive", 6, 5), ("clusters", 2, 2)):
-        with says(ValueError, f"truncated: `rank` must be an integer between 1 and {most}, got 6"):
+        with says(ValueError, f"truncate_rank: `rank` must be an integer between 1 and {most}, got 6"):
             asked(kind, r, rank=6)(y, v, x, 0)
 
 
 def test_singular_values_need_numpy():
     y, v, x = prompt(4, 3, 2, (), system=MP(20))
-    with says(NotDefined, "truncated: singular values are made by NumPy, got mpmath(20 digits)"):
+    with says(NotDefined, "truncate_rank: singular values are made by NumPy, got mpmath(20 digits)"):
         asked("positive", rank=1)(y, v, x, 0)
 
 
@@ -456,9 +455,13 @@ def test_the_statistic_of_favor_is_the_mean_over_all_pairs():
     """Of the queries and keys that the prompt has; nothing else goes into it."""
     y, v, x = prompt(4, 3, 2)
     want = np.mean([np.sum((a + b) ** 2) for a in x.reshape(-1, 3) for b in y.reshape(-1, 3)])
-    assert abs(compression.expected(x, y) - want) <= 2.0**-45 * want
+    assert abs(compression.expected_statistic(x, y) - want) <= 2.0**-45 * want
     phi = asked("favor++")(y, v, x, 0).phi
-    assert phi.A == ri.random_features("favor++", 4, 3, seed=phi.seed, system=F, a=compression.expected(x, y)).A < 0
+    assert (
+        phi.A
+        == ri.random_features("favor++", 4, 3, seed=phi.seed, system=F, a=compression.expected_statistic(x, y)).A
+        < 0
+    )
 
 
 def test_the_statistic_of_favor_depends_on_the_prompt_only():

@@ -1,45 +1,46 @@
-"""Keys in clusters: a memory with one point for each, plain or tilted towards the queries that are expected.
+"""Keys in clusters: a memory with one point for each cluster, plain or tilted towards the expected queries.
 
-    Σ_j exp(x·y_j) v_j  ≈  Σ_i exp(x·c_i) S_i        S_i = Σ_{j in i} v_j,  or tilted  S_i = Σ_{j in i} exp(x̄_i·(y_j − c_i)) v_j
+    Σ_j exp(x·y_j) v_j  ≈  Σ_i exp(x·c_i) S_i
+    S_i = Σ_{j in i} v_j,    or tilted    S_i = Σ_{j in i} exp(x̄_i·(y_j − c_i)) v_j
 
-x̄_i is the mean of the queries that look at cluster i, so that tilted sums are right to first order there. Which keys belong together is
-a heuristic: for one query, taking key j for its centre is off by p_j(x) x·(y_j − c_i), to first order. So keys count by E p_j², in the
-metric E[x xᵀ], as if the two were independent.
+x̄_i is the mean of the queries that look at cluster i, so that tilted sums are right to first order
+there. Which keys belong together is a heuristic. To first order, replacing key j by its centre
+changes the output for a query x by p_j(x) x·(y_j − c_i). So keys count by E p_j², in the metric
+E[x xᵀ], as if the two were independent.
 
 Source   Lloyd 1982; the tilt and its weights are ours
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
+from ...arrays import Array
 from ...systems import floats, system_of
-from ...systems.floats import array_namespace
-from .sampling import softmax
+from ...systems.array import array_namespace
+from .sampling import HeadMemory, softmax
 
 ROUNDS = 20  # of Lloyd's algorithm, at most
 
 
-def clusters(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[Any, Any, Any, Any]:
-    """(points, S, z, scale): of each cluster its centre, the sum of its values, and their number."""
+def plain_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
+    """Of each cluster its centre, the sum of its values, and their number."""
     Y, xp, system = floats(y), array_namespace(y), system_of(y)
     centres, nearest = lloyd(Y, np.ones(len(Y)), r, int(rng.integers(len(Y))))
-    centres[np.bincount(nearest, minlength=r) == 0] = centres[
-        nearest[0]
-    ]  # else a point of no weight might have the largest exponent
-    member = system.convert(members(nearest, r))
+    # An empty cluster goes where another one is, or its point of no weight might have the largest exponent.
+    centres[np.bincount(nearest, minlength=r) == 0] = centres[nearest[0]]
+    member = system.convert(membership(nearest, r))
     return system.convert(centres), member @ v, xp.sum(member, axis=-1), None
 
 
-def tilted(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[Any, Any, Any, Any]:
-    """(points, S, z, scale): clusters of the keys that queries look at, means of their values as those queries see them, log-weights."""
+def tilted_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
+    """Of each cluster of the keys that queries look at its centre, the mean value that they see, and a log-weight."""
     X, Y, system = floats(x), floats(y), system_of(y)
     p = softmax(X @ Y.T)
     weight, (values, vectors) = np.mean(p * p, axis=0), np.linalg.eigh(X.T @ X / len(X))
     _, nearest = lloyd(Y @ (vectors * np.sqrt(np.maximum(values, 0))), weight, r, int(np.argmax(weight)))
-    member = members(filled(nearest, r), r)
+    member = membership(fill_empty_clusters(nearest, r), r)
     a = member * np.maximum(weight, np.finfo(float).tiny)
     centres = a @ Y / np.sum(a, axis=-1, keepdims=True)
     looks = p @ member.T  # (n, r): how much each query looks at each cluster
@@ -52,34 +53,41 @@ def tilted(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[An
     return system.convert(centres), system.convert(w / z) @ v, None, system.convert((top + np.log(z))[:, 0])
 
 
-def lloyd(Y: np.ndarray, weight: np.ndarray, r: int, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Centres of r clusters that weigh their keys, and the nearest centre of each key; begun at keys far from each other."""
+def lloyd(
+    Y: NDArray[np.float64], weight: NDArray[np.float64], r: int, first: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Centres of r clusters of weighted keys, and the nearest centre of each key.
+
+    It starts at the key `first` and at keys far from those chosen before.
+    """
     chosen, far = [first], np.sum((Y - Y[first]) ** 2, axis=-1)
     for _ in range(r - 1):
         chosen.append(int(np.argmax(far * weight)))
         far = np.minimum(far, np.sum((Y - Y[chosen[-1]]) ** 2, axis=-1))
-    centres, before = Y[chosen], None
+    centres = Y[chosen]
     for _ in range(ROUNDS):
-        a = members(assigned(Y, centres), r) * weight
+        a = membership(nearest_centres(Y, centres), r) * weight
         total = np.sum(a, axis=-1, keepdims=True)
         before, centres = centres, np.where(total > 0, a @ Y / np.where(total > 0, total, 1), centres)
         if np.array_equal(before, centres):
             break
-    return centres, assigned(Y, centres)
+    return centres, nearest_centres(Y, centres)
 
 
-def assigned(Y: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def nearest_centres(Y: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.int64]:
     """The nearest centre of each key."""
-    return np.argmin(np.sum(centres**2, axis=-1) - 2 * Y @ centres.T, axis=-1)
+    nearest: NDArray[np.int64] = np.argmin(np.sum(centres**2, axis=-1) - 2 * Y @ centres.T, axis=-1)
+    return nearest
 
 
-def members(nearest: np.ndarray, r: int) -> np.ndarray:
-    """(r, M): 1 where key j belongs to cluster i."""
-    return (nearest[None, :] == np.arange(r)[:, None]).astype(np.float64)
+def membership(nearest: NDArray[np.int64], r: int) -> NDArray[np.float64]:
+    """(r, M): 1 where key j belongs to cluster i, else 0."""
+    member: NDArray[np.bool_] = nearest[None, :] == np.arange(r)[:, None]
+    return member.astype(np.float64)
 
 
-def filled(nearest: np.ndarray, r: int) -> np.ndarray:
-    """The same with no cluster empty, of fewer than there are keys: it gets a key from the largest one."""
+def fill_empty_clusters(nearest: NDArray[np.int64], r: int) -> NDArray[np.int64]:
+    """The same with a key of the largest cluster in each empty one; there must be r keys or more."""
     nearest = nearest.copy()
     for i in np.flatnonzero(np.bincount(nearest, minlength=r) == 0):
         nearest[np.flatnonzero(nearest == np.argmax(np.bincount(nearest, minlength=r)))[0]] = i

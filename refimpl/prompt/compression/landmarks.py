@@ -1,30 +1,34 @@
 """Keys of the prompt as landmarks of the kernel: Nyström's approximation, by elimination.
 
-Source   Williams and Seeger 2001 (Nyström); Harbrecht et al. 2012 (pivoted Cholesky); that they serve ICLAA is our extension
+Source   Williams and Seeger 2001 (Nyström); Harbrecht et al. 2012 (pivoted Cholesky). Their use in
+         ICLAA is our extension
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
+from ...arrays import Array
 from ...systems import floats, system_of
+from ...systems.array import array_namespace
 from ...systems.balls import Balls
-from ...systems.floats import array_namespace, quiet
-from ...systems.formats import FORMATS
+from ...systems.fast import quiet
 from ...systems.multiprecision import Multiprecision
-from .sampling import attention, half_squares, indices
+from ...systems.rounded import FORMATS
+from .sampling import HeadMemory, half_squares, mean_attention, row_indices
 
 
-def landmarks(y: Any, v: Any, candidates: np.ndarray, weight: np.ndarray, r: int) -> tuple[Any, Any, Any, Any]:
-    """Nyström by elimination: at most r of the candidates become points, each time the one with the largest weighted residual.
+def landmarks(y: Array, v: Array, candidates: NDArray[np.int64], weight: NDArray[np.float64], r: int) -> HeadMemory:
+    """Nyström by elimination: up to r candidates become points, each time the one of largest weighted residual.
 
         g(a, b) = exp(a·b − |a|²/2 − |b|²/2)        G ≈ L Lᵀ        L_P = the rows of L at the points, a triangle
-        K_PP⁻¹ K_PY [V 1] = [V 1]_P + D_P⁻¹ W D_N [V 1]_N,   W = L_P⁻ᵀ L_Nᵀ,   D = diag exp(|y|²/2),   N: the keys that are no points
+        K_PP⁻¹ K_PY [V 1] = [V 1]_P + D_P⁻¹ W D_N [V 1]_N
+        W = L_P⁻ᵀ L_Nᵀ,   D = diag exp(|y|²/2),   N: the keys that are not points
 
-    Where two keys are far apart, W is small and so is its rounding: D, which may be large, multiplies it only then.
-    A residual that is rounding alone ends it: the points so far explain every key, and further ones weigh 0.
+    Where two keys are far apart, W is small and so is its rounding; only then is it multiplied by D,
+    which may be large. When a residual is rounding alone, the points so far explain every key:
+    elimination ends, and further points weigh 0.
     """
     xp, h, M = array_namespace(y), half_squares(y), y.shape[-2]
     system = system_of(y)
@@ -42,16 +46,15 @@ def landmarks(y: Any, v: Any, candidates: np.ndarray, weight: np.ndarray, r: int
         rest[p] = 0
         chosen.append(p)
     n, V = len(chosen), xp.concat([v, xp.ones_like(v[:, :1])], axis=-1)
-    P, N = (indices(y, at) for at in (chosen, sorted(set(range(M)) - set(chosen))))
+    P, N = (row_indices(y, at) for at in (chosen, sorted(set(range(M)) - set(chosen))))
     T, C = xp.take(L, P, axis=0), xp.matrix_transpose(xp.take(L, N, axis=0))
     W = C[:0, :]
     for i in reversed(range(n)):  # Tᵀ W = C, from the last row up
         W = xp.concat([(C[i : i + 1, :] - xp.matrix_transpose(T[i + 1 :, i : i + 1]) @ W) / T[i, i], W], axis=0)
     gap = xp.take(h, N, axis=0)[None, :] - xp.take(h, P, axis=0)[:, None]
-    with quiet():  # of keys too long for this the memory is not finite, which is found when it is read
-        scale = system.convert(
-            np.max(np.log(np.abs(floats(W))) + floats(gap), initial=0.0, keepdims=True)[0]
-        )  # (1,), of the largest
+    with quiet():  # if keys are too long for this, reading the memory says that it is not finite
+        largest = np.max(np.log(np.abs(floats(W))) + floats(gap), initial=0.0, keepdims=True)[0]
+        scale = system.convert(largest)  # (1,)
         half = xp.exp((gap - scale[0]) / 2)  # its square may overflow where W is small
         B = xp.exp(-scale) * xp.take(V, P, axis=0) + (half * W * half) @ xp.take(V, N, axis=0)
     points = xp.take(y, P, axis=0)
@@ -59,10 +62,11 @@ def landmarks(y: Any, v: Any, candidates: np.ndarray, weight: np.ndarray, r: int
     return points, B[:, :-1], B[:, -1], scale
 
 
-def nystrom(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[Any, Any, Any, Any]:
+def nystrom(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
+    """Keys at random."""
     return landmarks(y, v, rng.permutation(y.shape[-2])[:r], np.ones(y.shape[-2]), r)
 
 
-def cholesky(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[Any, Any, Any, Any]:
+def cholesky(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
     """Greedy: a key weighs by the attention that it gets from the expected queries."""
-    return landmarks(y, v, np.arange(y.shape[-2]), attention(x, y), r)
+    return landmarks(y, v, np.arange(y.shape[-2]), mean_attention(x, y), r)

@@ -1,25 +1,34 @@
-"""A few tokens, or a few directions, drawn so that their sums are right on average: importance sampling. Our derivation."""
+"""Importance sampling: a few tokens, or a few directions, drawn so that their sums are right on average.
+
+Source   our derivation
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...arrays import Array
 from ...systems import Float, floats, system_of
 from ...systems.floats import array_namespace, device
 
-
-def tokens(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[Any, Any, Any, Any]:
-    """Importance sampling of tokens: an unbiased sum, E Σ_i f(y_i) / (r p_i) = Σ_j f(y_j)."""
-    p = attention(x, y)
-    drawn = rng.choice(len(p), size=r, p=p / p.sum())
-    xp, some = array_namespace(y), indices(y, drawn)
-    return xp.take(y, some, axis=0), xp.take(v, some, axis=0), None, -xp.log(system_of(y).convert(r * p[drawn]))
+# Of one head: points, or directions, (r, d); S (r, m); z (r,), None: 1; scale (r,) or (1,), None: 0. See Memory.
+HeadMemory = tuple[Array, Array, Array | None, Array | None]
 
 
-def directions(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tuple[Any, Any, Any, Any]:
-    """Importance sampling of directions: ω = y_j + N(0, I) for a key j at random, of density (1/M) Σ_j exp(ω·y_j − |y_j|²/2) N(ω).
+def sample_tokens(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
+    """Tokens, drawn by the attention that they get: an unbiased sum, E Σ_i f(y_i) / (r p_i) = Σ_j f(y_j)."""
+    p = mean_attention(x, y)
+    sample = rng.choice(len(p), size=r, p=p / p.sum())
+    xp, rows = array_namespace(y), row_indices(y, sample)
+    return xp.take(y, rows, axis=0), xp.take(v, rows, axis=0), None, -xp.log(system_of(y).convert(r * p[sample]))
+
+
+def sample_directions(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
+    """Directions ω = y_j + N(0, I) for a key j at random, of density (1/M) Σ_j exp(ω·y_j − |y_j|²/2) N(ω).
 
         φ(x)_i = r^{-½} exp(ω_i·x − |x|²/2)        b_D,i = M r^{-½}, whatever the keys
         b_KV,i = b_D,i Σ_j softmax_j(ω_i·y_j − |y_j|²/2) v_j
@@ -35,22 +44,24 @@ def directions(y: Any, v: Any, x: Any, r: int, rng: np.random.Generator) -> tupl
     return omega, (w @ v) / xp.sum(w, axis=-1, keepdims=True), None, xp.log(M * one) - xp.log(r * one) / 2
 
 
-def attention(x: Any, y: Any) -> np.ndarray:
-    """How much attention each key gets from the queries, on average; half of it uniform, so that none counts for nothing."""
-    return 0.5 / y.shape[-2] + 0.5 * np.mean(softmax(floats(x) @ floats(y).T), axis=0)
+def mean_attention(x: Array, y: Array) -> NDArray[np.float64]:
+    """The mean attention that each key gets from the queries, half of it uniform: no key gets none."""
+    p: NDArray[np.float64] = np.mean(softmax(floats(x) @ floats(y).T), axis=0)
+    return 0.5 / y.shape[-2] + 0.5 * p
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     e = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
-    return e / np.sum(e, axis=-1, keepdims=True)
+    shares: NDArray[np.float64] = e / np.sum(e, axis=-1, keepdims=True)
+    return shares
 
 
-def half_squares(y: Any) -> Any:
+def half_squares(y: Array) -> Array:
     """|y|²/2, (..., n)"""
     return array_namespace(y).sum(y * y, axis=-1) / 2
 
 
-def indices(like: Any, at: Any) -> Any:
-    """Where rows of such an array are to be taken."""
-    at = np.asarray(at, dtype=np.int64)
-    return array_namespace(like).asarray(at, device=device(like)) if isinstance(system_of(like), Float) else at
+def row_indices(like: Array, rows: Sequence[int] | NDArray[np.int64]) -> Any:
+    """These integers as an index into the rows of such an array."""
+    host = np.asarray(rows, dtype=np.int64)
+    return array_namespace(like).asarray(host, device=device(like)) if isinstance(system_of(like), Float) else host
