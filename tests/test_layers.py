@@ -138,6 +138,16 @@ def test_a_package_is_introduced_in_one_sentence() -> None:
     assert long == LONG_INTRODUCTIONS
 
 
+def test_tests_stand_where_their_code_stands_and_do_not_import_each_other() -> None:
+    tests = Path(__file__).parent
+    packages = {path.parent.name for path in tests.glob("*/test_*.py")}
+    assert packages == {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"proofs"}
+    for path in tests.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").split(".")[-1].startswith("test_"), f"{path} imports {node.module}"
+
+
 def test_import_refimpl_brings_no_slow_packages() -> None:
     unwanted = ("refimpl.verify", "scipy", "mpmath", "flint", "gmpy2", "torch", "jax", "cupy", "matplotlib")
     code = f"import sys, refimpl; print(*(name for name in {unwanted} if name in sys.modules))"

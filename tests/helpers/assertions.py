@@ -1,4 +1,4 @@
-"""What several test rooms assert, in words they share."""
+"""Assertions that several tests share."""
 
 from __future__ import annotations
 
