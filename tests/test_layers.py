@@ -44,6 +44,12 @@ NAMED_TWICE = """apart attention certificate check check_dtype code_of cut degre
     named no_text parts pieces placed plain plan problem recording run shape shift split step sums through_layers
     tokens unembed unit words written"""
 
+# These stay: random draws, choices among memories and statistics are made on the host, in NumPy; and nano.py's example.
+ON_THE_HOST = {
+    *("attention.feature_error", "attention.random_features", "descent.ren_liu", "model.generation", "nano"),
+    *("prompt.compression", "prompt.compression.best", "prompt.compression.clusters", "prompt.compression.landmarks"),
+    *("prompt.compression.sampling", "prompt.fidelity"),
+}
 # These stay: nano.py has the library's names because "the library equals nano" is a theorem.
 ONE_PAGE = {"attention", "convert", "layer", "rotate", "transformer"}
 
@@ -104,6 +110,17 @@ def test_nano_imports_nothing_of_the_package() -> None:
     assert graph(ROOT)["nano"] == set()
 
 
+def test_the_core_imports_no_array_library() -> None:
+    core = {name: tree for name, tree in modules(ROOT).items() if name and level(name) <= LEVEL["descent"]}
+    libraries = {"numpy", "scipy", "torch", "jax", "cupy", "mpmath", "math"}
+    users = set()
+    for name, tree in core.items():
+        names = {full for _, full in imported(name, tree)} - {"math.isqrt", "math.prod"}
+        if not name.startswith("systems") and libraries & {full.split(".")[0] for full in names}:
+            users.add(name)
+    assert users == ON_THE_HOST
+
+
 def test_a_public_name_is_defined_once() -> None:
     twice = defined_twice(ROOT)
     assert {name for name, places in twice.items() if len(places - {"nano"}) > 1} == set(NAMED_TWICE.split())
@@ -119,6 +136,16 @@ def test_a_package_is_introduced_in_one_sentence() -> None:
             if not first.endswith(".") or ". " in first or len(first) > 97 or rest[:1] not in ([], [""]):
                 long.add(name)
     assert long == LONG_INTRODUCTIONS
+
+
+def test_tests_stand_where_their_code_stands_and_do_not_import_each_other() -> None:
+    tests = Path(__file__).parent
+    packages = {path.parent.name for path in tests.glob("*/test_*.py")}
+    assert packages == {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"proofs"}
+    for path in tests.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").split(".")[-1].startswith("test_"), f"{path} imports {node.module}"
 
 
 def test_import_refimpl_brings_no_slow_packages() -> None:

@@ -158,7 +158,9 @@ def test_definition_by_hand():
 @exact_systems
 @given(problem=problems(masks=False), data=st.data())
 def test_split_at_every_point(system, problem, data):
-    """Prefill then decode: the definition over all tokens equals each form on the rest, started from the state of the beginning."""
+    """Prefill then decode: the definition over all tokens equals each form on the rest, started
+    from the state of the beginning.
+    """
     form = data.draw(st.sampled_from([ri.linear_attention, *FORMS]))
     (q, k, v), options = problem.draw(system)
     o, end = ri.linear_attention(q, k, v, **options)

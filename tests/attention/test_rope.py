@@ -69,7 +69,9 @@ def test_layouts_by_hand():
 
 @layouts
 def test_two_published_formulas(layout):
-    """Half: x cos + rotate_half(x) sin, as in Llama's code. Interleaved: multiplication of complex numbers, as in llama2.c."""
+    """Half: x cos + rotate_half(x) sin, as in Llama's code. Interleaved: multiplication of complex
+    numbers, as in llama2.c.
+    """
     system = Float()
     x, at = system.random((3, 7, 8), 0), np.arange(700, 707)
     theta = 10000.0 ** (-np.arange(0, 8, 2) / 8)
@@ -101,7 +103,8 @@ def test_table_from_the_definition():
     ctx, system = mpmath.MPContext(), MP(40)
     ctx.dps = 60
     cos, sin = ri.angle_table(system, 6, base=500)([3, 1000])
-    # The system's angle is good to 2^-8 of the last place, cos and sin add one unit: 2·2^-prec of numbers up to 1. Here angles
+    # The system's angle is good to 2^-8 of the last place, cos and sin add one unit: 2·2^-prec of
+    # numbers up to 1. Here angles
     # up to 1000 have 60 digits and are right to 10^-56.
     bound = ctx.mpf(2) ** (1 - system.ctx.prec) + ctx.mpf(10) ** -56
     for row, p in enumerate([3, 1000]):

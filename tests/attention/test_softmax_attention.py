@@ -45,8 +45,9 @@ def test_shifted_equals_definition_in_balls(problem):
 def within(system, x, real, want):
     """Every ball contains the oracle's number.
 
-    The oracle has 60 digits. Positions are below 2^6, scores at most √5, so its weights are right to 10^-56 of themselves and its
-    outputs, weighted means of numbers up to 1, to 10^-55: 10^-50 is more than its own rounding, and far less than any radius.
+    The oracle has 60 digits. Positions are below 2^6, scores at most √5, so its weights are right
+    to 10^-56 of themselves and its outputs, weighted means of numbers up to 1, to 10^-55: 10^-50 is
+    more than its own rounding, and far less than any radius.
     """
     ends = [system.ends(a) for a in x.planes[0].ravel()]
     slack, want = (
@@ -59,7 +60,9 @@ def within(system, x, real, want):
 @both
 @given(problem=problems(max_n=4), old=st.integers(0, 3), cached=st.booleans(), pad=st.booleans())
 def test_definition_equals_plain_python(form, problem, old, cached, pad):
-    """Against loops that share no code with refimpl: the scale 1/√d, RoPE, masks, cache, padding and positions, head by head."""
+    """Against loops that share no code with refimpl: the scale 1/√d, RoPE, masks, cache, padding
+    and positions, head by head.
+    """
     system, real, rng = balls(40), mpmath.MPContext(), np.random.default_rng(problem.seed)
     real.dps = 60
     arrays = q, k, v = [
@@ -108,7 +111,9 @@ def test_definition_equals_plain_python(form, problem, old, cached, pad):
 @both
 @given(problem=problems(max_n=5), data=st.data())
 def test_cache_is_the_state(form, problem, data):
-    """Split at every point: the rest, read from the KV cache, equals the definition over all tokens; enclosed by balls."""
+    """Split at every point: the rest, read from the KV cache, equals the definition over all
+    tokens; enclosed by balls.
+    """
     system = balls(40)
     (q, k, v), options = build(problem, system)
     options["mask"] = "causal"
@@ -171,7 +176,8 @@ def test_padding(form):
     q, k, v = (system.random((2, 6, 3), i) for i in range(3))
     keep = np.array([True, False, True, True, False, True])
     alone, _ = form(*(x[:, keep] for x in (q, k, v)))
-    # Both are executions in float64 of sums with one truth. With zeros in place of padding or without it, each stays within its error.
+    # Both are executions in float64 of sums with one truth. With zeros in place of padding or
+    # without it, each stays within its error.
     running = RunningError()
     follow = [running.convert(x) for x in (q, k, v)]
     (one, _), (other, _) = form(*(x[:, keep, :] for x in follow)), form(*follow, padding=keep)

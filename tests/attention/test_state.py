@@ -69,7 +69,9 @@ def test_join_is_reading_on(system, n, layout, placement, start, seed):
 @systems
 @given(by=st.integers(-9, 9), layout=ropes, placement=st.sampled_from(["after", "before"]), seed=st.integers(0, 999))
 def test_a_shifted_past_reads_the_same(system, by, layout, placement, seed):
-    """The input read at position p after a state equals the input read at p + by after the shifted state, for every output."""
+    """The input read at position p after a state equals the input read at p + by after the shifted
+    state, for every output.
+    """
     rope = layout and rope_of(system, layout, placement)
     past = text(system, 3, seed, rope=rope)
     moved = ri.state.shift(past, by, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope))

@@ -1,4 +1,6 @@
-"""Files of arrays: what is written comes back, bit for bit; what was damaged is refused in words; a failed write leaves no trace."""
+"""Files of arrays: what is written comes back, bit for bit; what was damaged is refused in words; a
+failed write leaves no trace.
+"""
 
 import errno
 import json

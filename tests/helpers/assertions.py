@@ -1,4 +1,4 @@
-"""What several test rooms assert, in words they share."""
+"""Assertions that several tests share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def contains(numbers: Any, x: SystemArray, exact: SystemArray) -> bool:
 
 
 def informative(numbers: Any, x: SystemArray) -> bool:
-    """No row of balls is vacuous: the widest ball of a row is smaller than the row's largest number. A row without radius always is."""
+    """No row of balls is vacuous: the widest ball of a row is smaller than the row's largest
+    number. A row without radius always is.
+    """
     rows = x.planes[0].reshape(-1, x.shape[-1]) if x.planes[0].size else []
     for row in rows:
         ends = [numbers.ends(a) for a in row]

@@ -104,7 +104,9 @@ def in_numbers(model: Model, system: Any) -> Model:
 
 
 def probing(system: Any, probe: ri.Probe) -> tuple[Model, np.ndarray, np.ndarray]:
-    """A model whose attention is the probe, a text for it, and what must come out: x = [q | k | v | 0], and the output replaces the 0."""
+    """A model whose attention is the probe, a text for it, and what must come out: x = [q | k | v |
+    0], and the output replaces the 0.
+    """
     (heads, n, r), m, rope = probe.q.shape, probe.v.shape[-1], probe.options.get("rope")
     rotary = rope and Rotary(2 * (r // 2), rope.layout, rope.placement, None)
     ends = np.cumsum([0, heads * r, heads * r, heads * m, heads * m])

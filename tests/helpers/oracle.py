@@ -1,6 +1,7 @@
 """Attention in plain Python: lists and loops. It imports nothing of refimpl, so that it can disagree with it.
 
-A transformer of one text stands at the end. One head: q, k (n lists of d numbers), v (n lists of m), S (r lists of m), z (r numbers).
+A transformer of one text stands at the end. One head: q, k (n lists of d numbers), v (n lists of
+m), S (r lists of m), z (r numbers).
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ def attention(q, k, v, *, phi_q, phi_k, mask="causal", normalise=True, rope=None
 
 
 def softmax(q, k, v, *, real, mask="causal", rope=None, cache=None, keep=None):
-    """(o, keys, values, kept, position), by o_t = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q_t·k_s/√d); no score is subtracted.
+    """(o, keys, values, kept, position), by o_t = Σ_s w_s v_s / Σ_s w_s with w_s = exp(q_t·k_s/√d);
+    no score is subtracted.
 
-    real : where numbers and their exp, sqrt, cos, sin come from, such as an mpmath context   rope : (base, width, layout)
+    real : where numbers and their exp, sqrt, cos, sin come from, such as an mpmath context   rope :
+    (base, width, layout)
     cache : (keys, already turned; values; kept; position)   keep : booleans
     """
     old_keys, old_values, old_kept, first = cache or ([], [], [], 0)
@@ -142,7 +145,8 @@ def activation(kind, a, real):
 def transformer(text, w, c, *, phi, points=(), biases=None, position=0, mask="causal", prompt=0, strength=1, real=None):
     """Logits or vectors for one text, every token by its own sum over all tokens that it sees.
 
-    text : token ids or vectors   w : the weights, by name   c : the configuration, a dict   phi : (φ_q, φ_k) of one token
+    text : token ids or vectors   w : the weights, by name   c : the configuration, a dict   phi :
+    (φ_q, φ_k) of one token
     points : the (c, s) of RoPE   biases : for each layer, (S, z) of each group   position : of the first token
     prompt, strength : the first tokens count `strength` times for those after them   real : as in softmax
     """
@@ -155,7 +159,9 @@ def transformer(text, w, c, *, phi, points=(), biases=None, position=0, mask="ca
         return turn(x, position + t, points, rope["layout"]) if rope.get("placement") == placement else x
 
     def heads(rows, width, f=None):
-        """For each token and head its part of the row; given φ, its features in the numerator and in the denominator."""
+        """For each token and head its part of the row; given φ, its features in the numerator and
+        in the denominator.
+        """
         parts = [[x[h : h + width] for h in range(0, len(x), width)] for x in rows]
         if f is None:
             return parts

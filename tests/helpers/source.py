@@ -28,7 +28,9 @@ def path_of(name: str) -> Path:
 
 
 def imported(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(name in the module, full name) of all that a module imports: at the top, within functions, for types, by a string."""
+    """(name in the module, full name) of all that a module imports: at the top, within functions,
+    for types, by a string.
+    """
     here = ["refimpl", *name.split(".")] if name else ["refimpl"]
     package = here if is_package(name) else here[:-1]
     for node in ast.walk(tree):

@@ -1,4 +1,6 @@
-"""Problems for the attention forms. Hypothesis chooses shapes and options; values are uniform draws of the number system."""
+"""Problems for the attention forms. Hypothesis chooses shapes and options; values are uniform draws
+of the number system.
+"""
 
 from __future__ import annotations
 

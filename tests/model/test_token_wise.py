@@ -76,7 +76,9 @@ def test_norms(kind, system, n, width, seed):
 @pytest.mark.parametrize("system", [Float(), Float("numpy", "float32"), MP(40)], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations(name, system):
-    """Each entry in a row of its own, so that its error is held against itself; not where they vanish, and errors are all there is."""
+    """Each entry in a row of its own, so that its error is held against itself; not where they
+    vanish, and errors are all there is.
+    """
     x = system.convert([[Fraction(a, 8)] for a in range(-15, 41) if a])
     want = QQ.convert([[exactly(DIGITS.mpf(WANTED[name](number(a)))) for a in row] for row in fractions(x, "test")])
     f, _ = ACTIVATIONS[name]

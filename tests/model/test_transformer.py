@@ -90,7 +90,9 @@ def truth(model, texts, digits=60):
 @pytest.mark.parametrize("system", [Float(), Float("numpy", "float32"), MP(15), MP(40)], ids=str)
 @pytest.mark.parametrize("config", REAL.values(), ids=REAL)
 def test_real_parts_within_bound_of_plain_python(config, system):
-    """Norms, activations, elu+1, exp and angles: every float within the error that a run with errors finds, none of them vacuous."""
+    """Norms, activations, elu+1, exp and angles: every float within the error that a run with
+    errors finds, none of them vacuous.
+    """
     scene = Scene(config, 0, 5, (2,), bool(config.vocabulary), None, seed=1)
     model, _, text = scene.build(system)
     mp = isinstance(system, type(MP(15)))
@@ -107,7 +109,8 @@ def test_a_model_by_hand():
     one = QQ.convert([[1]])
     weights = {f"layers.0.W_{name}": one for name in "QKVO"} | {"embedding": QQ.convert([[0], [1], [2]])}
     model = Model(Config(1, 1, phi="identity", norm="none", vocabulary=3), weights)
-    # attention of [1, 2]: 1·1·1/(1·1) = 1, then 2 (1·1 + 2·2)/(2 (1 + 2)) = 5/3; logits (1 + 1)·[0, 1, 2], (2 + 5/3)·[0, 1, 2]
+    # attention of [1, 2]: 1·1·1/(1·1) = 1, then 2 (1·1 + 2·2)/(2 (1 + 2)) = 5/3; logits (1 + 1)·[0,
+    # 1, 2], (2 + 5/3)·[0, 1, 2]
     assert model([1, 2]).tolist() == [[0, 2, 4], [0, Fraction(11, 3), Fraction(22, 3)]]
     assert model([1, 2], mask="full").tolist()[0] == [0, Fraction(8, 3), Fraction(16, 3)]
     _, (state,) = transformer(model, [1, 2])

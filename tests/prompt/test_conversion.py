@@ -1,6 +1,7 @@
 """ICLCA: the converted model on the input alone equals the prompted model.
 
-The prompted side is the definition over all positions of prompt and input. The converted side is another form, on the input alone.
+The prompted side is the definition over all positions of prompt and input. The converted side is
+another form, on the input alone.
 """
 
 from __future__ import annotations
@@ -228,7 +229,8 @@ def test_running_positions_or_from_the_start_again(world):
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 @pytest.mark.parametrize("first", [0, 7])
 def test_the_formula_of_the_biases(first, layout, placement):
-    """b'_KV = R_{-M} b_KV + Σ_j R_{j-M} φ(k'_j) v'_jᵀ, b'_D = b_D + Σ_j φ(k'_j), never turned unless the keys are; by loops.
+    """b'_KV = R_{-M} b_KV + Σ_j R_{j-M} φ(k'_j) v'_jᵀ, b'_D = b_D + Σ_j φ(k'_j), never turned
+    unless the keys are; by loops.
 
     For an input read from position p on, j counts from p.
     """
@@ -412,7 +414,9 @@ def test_a_wrong_layer_is_beyond_its_bound(monkeypatch):
 
 @functools.cache
 def instances():
-    """20 models with weights that are bfloat16 numbers, so that every dtype has the same; their texts, and the truth to 50 digits."""
+    """20 models with weights that are bfloat16 numbers, so that every dtype has the same; their
+    texts, and the truth to 50 digits.
+    """
     config = Config(2, 6, heads=2, groups=1, d=4, m=3, hidden=8, vocabulary=11, rope=Rotary(width=4))
     scenes = [Scene(config, 8 + seed % 5, 4, (), True, None, seed).build(Rounded("bfloat16")) for seed in range(20)]
     return [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,34 +15,7 @@ from tests.helpers.model_strategies import in_numbers, probing
 from tests.helpers.strategies import problems
 
 FORMS = [ri.linear_attention, ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
-CORE = [
-    "attention",
-    "config",
-    "conversion",
-    "errors",
-    "feature_maps",
-    "forms",
-    "linear_attention",
-    "rope",
-    "shapes",
-    "state",
-    "token_wise",
-    "transformer",
-]
-INTEGERS = {"math.isqrt", "math.prod"}
-
-
 backends = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@pytest.mark.parametrize("room", CORE)
-def test_the_core_imports_no_array_library(room):
-    source = (Path(ri.__file__).parent / f"{room}.py").read_text()
-    imports = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Import | ast.ImportFrom)]
-    names = {
-        f"{n.module}.{a.name}" if isinstance(n, ast.ImportFrom) else a.name for n in imports for a in n.names
-    } - INTEGERS
-    assert not {name.split(".")[0] for name in names} & {"numpy", "scipy", "torch", "jax", "mpmath", "math"}
 
 
 @backends
@@ -141,7 +111,9 @@ def test_conversion_of_exact_probes_on_every_backend(backend, layout):
     "backend", [name for name in BACKENDS if "jax" not in name]
 )  # which would compile every operation
 def test_models_on_every_backend(backend):
-    """Tokens, norms, MLP, RoPE and a batch of prompts: dtype and device stay; converted and prompted are within the errors of both."""
+    """Tokens, norms, MLP, RoPE and a batch of prompts: dtype and device stay; converted and
+    prompted are within the errors of both.
+    """
     system = BACKENDS[backend]()
     config = ri.Config(
         1,

@@ -42,7 +42,8 @@ def test_the_bound_by_hand():
 def test_low_precision_stays_within_the_bound(points, seed, n, normalise, signed):
     """bfloat16 with wide or narrow accumulators: the bound holds. Where nothing cancels it says something in every row.
 
-    If features and values are positive, A_num = num and A_den = den, so the bound is (2γ + u)|o|/(1 − γ) < |o| while 3γ + u < 1;
+    If features and values are positive, A_num = num and A_den = den, so the bound is (2γ + u)|o|/(1
+    − γ) < |o| while 3γ + u < 1;
     here K = n + r + 2 ≤ 15, γ < 1/16. Values of both signs may cancel, and rows be vacuous.
     """
     system = Rounded("bfloat16", points)

@@ -1,4 +1,6 @@
-"""Identity testing in GF(p): computed degrees bound the true ones, and a false identity survives no more often than is said."""
+"""Identity testing in GF(p): computed degrees bound the true ones, and a false identity survives no
+more often than is said.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ def test_degrees_of_linear_attention_are_bounds(form, normalise):
 @pytest.mark.parametrize("placement", ["after", "before"])
 @pytest.mark.parametrize("normalise", [False, True])
 def test_degrees_under_rope(normalise, placement):
-    """Positions 1 and 2: the state is seen through R_t, a key through R_tᵀ R_s, which is R_{s−t}, but to Degrees is of position t + s."""
+    """Positions 1 and 2: the state is seen through R_t, a key through R_tᵀ R_s, which is R_{s−t},
+    but to Degrees is of position t + s.
+    """
     claim = computed(*attention(ri.linear_attention, normalise, True, "identity", placement))
     D = 2 if normalise else 0
     assert claim == [[[3 + 2 * 2], [3 + 2 * 4]], [[2 * 2 + D], [2 * 4 + D]]]

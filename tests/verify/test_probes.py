@@ -71,7 +71,9 @@ def test_a_probe_tells_the_layouts_apart(layout):
 @pytest.mark.parametrize("start", [True, False])
 @pytest.mark.parametrize("last", [64, pytest.param(127, marks=pytest.mark.slow)])
 def test_a_probe_sees_to_the_end_of_the_text(r, start, last):
-    """A kernel that writes nothing from some token on, in bfloat16, where few writes fit: seen at the very last one too."""
+    """A kernel that writes nothing from some token on, in bfloat16, where few writes fit: seen at
+    the very last one too.
+    """
     probe = ri.exact_probe(Rounded("bfloat16"), n=128, r=r, m=3, start=start)
     k = QQ.convert(probe.k).tolist()
     deaf = probe.k.system.convert([[row if t < last else [0] * r for t, row in enumerate(head)] for head in k])
