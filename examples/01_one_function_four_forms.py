@@ -3,9 +3,9 @@
 # %%
 # There are three tokens. Fractions go in and fractions come out: nothing is rounded anywhere.
 from refimpl import (
-    Kernel,
     QQ,
     Float,
+    Kernel,
     floats,
     linear_attention,
     linear_attention_chunked,
@@ -42,7 +42,7 @@ for form, options in [
 # %%
 # In float64 the forms agree only up to rounding, and none is the right one. ℚ has the truth.
 inputs = [Float().random((50, width), seed) for seed, width in enumerate((8, 8, 4))]
-truth = floats(linear_attention(*map(QQ.convert, inputs), Kernel('relu'))[0])
+truth = floats(linear_attention(*map(QQ.convert, inputs), Kernel("relu"))[0])
 for form in (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked):
-    o64, _ = form(*inputs, Kernel('relu'))
+    o64, _ = form(*inputs, Kernel("relu"))
     print(f"{form.__name__:28} off by {abs(o64 - truth).max():.1e}")

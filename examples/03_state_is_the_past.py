@@ -2,7 +2,7 @@
 
 # %%
 # Six tokens are read at once, with RoPE, in exact rationals.
-from refimpl import Kernel, QQ, Rope, circle_point, linear_attention, power_table
+from refimpl import QQ, Kernel, Rope, circle_point, linear_attention, power_table
 from refimpl.attention.state import absorb, join, no_text, remove, shift
 
 rope = Rope(power_table(*circle_point(QQ.convert([2, 3]))))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import QQ, Config, Rotary, nano
-from refimpl.model.token_wise import quadratic
+from refimpl.model.transformer import quadratic
 from tests.helpers.source import ROOT, imported, modules
 
 

@@ -121,7 +121,9 @@ def likeness(model: Model, tuned: Model, demonstrations: Array, text: Array) -> 
     the finetuned ones are products of the query vector with the query vectors of the training
     tokens, recorded while finetuning; and it is τ-b.
     """
-    both = common_namespace("likeness", demonstrations=demonstrations, text=text).concat([demonstrations, text], axis=-2)
+    both = common_namespace("likeness", demonstrations=demonstrations, text=text).concat(
+        [demonstrations, text], axis=-2
+    )
     M, last, layers = demonstrations.shape[-2], slice(-1, None), []
     runs = (record_heads(m, x) for m, x in ((model, text), (model, both), (tuned, text), (tuned, both)))
     for zsl, icl, ft, ft_icl in zip(*runs, strict=True):

@@ -51,7 +51,9 @@ def self_attention(tokens: Array, context: Array, W_Q: Array, W_K: Array, W_V: A
     xp = check_finite_arrays("self_attention", tokens=tokens, context=context, W_Q=W_Q, W_K=W_K, W_V=W_V, P=P)
     width = tokens.shape[-1]
     for name, x in (("context", context), ("W_Q", W_Q), ("W_K", W_K), ("W_V", W_V), ("P", P)):
-        check_shape("self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`")
+        check_shape(
+            "self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`"
+        )
     T = xp.matrix_transpose
     S = absorb(no_text(context, width, width), context @ T(W_K), context @ T(W_V)).S
     return tokens + tokens @ T(W_Q) @ S @ T(P)

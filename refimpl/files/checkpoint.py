@@ -152,7 +152,9 @@ def read_biases(contents: Contents, model: Model) -> Model:
     position = check_integer("metadata", "position", parse("position", metadata["position"]), least=least, most=most)
     lengths = parse("prompts", metadata["prompts"])
     check_type("metadata", "prompts", lengths, list)
-    prompts = tuple(check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths))
+    prompts = tuple(
+        check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths)
+    )
     if not arrays and not prompts:
         return replace(model, biases=None, prompts=())
     maps = parse("maps", metadata["maps"]) if "maps" in metadata else [[]] * config.layers

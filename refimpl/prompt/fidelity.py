@@ -77,9 +77,7 @@ def sizes_in_bytes(model: Model) -> dict[str, int]:
     return sizes if cache is None else sizes | {"kv_cache": prod(batch) * cache}
 
 
-def rounding(
-    model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None
-) -> tuple[float, float] | None:
+def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None) -> tuple[float, float] | None:
     """The errors of the converted and of the prompted logits, against the prompted model in wider floats.
 
     None where there are no wider floats.

@@ -325,7 +325,12 @@ def without_error(numbers: RunningError, x: Any) -> Any:
 
 
 def check_layer(
-    i: int, system: System, both: Attention, twin: Attention | None, prompt: Sequence[AttentionCall], text: AttentionCall
+    i: int,
+    system: System,
+    both: Attention,
+    twin: Attention | None,
+    prompt: Sequence[AttentionCall],
+    text: AttentionCall,
 ) -> LayerCheck:
     """The verdict on layer i, from the calls of its attention."""
     assert text.past is not None

@@ -26,9 +26,8 @@ from refimpl.attention.random_features import KINDS as RANDOM
 from refimpl.attention.random_features import random_features
 from refimpl.attention.rope import LAYOUTS
 from refimpl.files import safetensors as files
-from refimpl.attention.random_features import KINDS as RANDOM
-from refimpl.prompt.fidelity import sizes_in_bytes
 from refimpl.prompt.compression import KINDS
+from refimpl.prompt.fidelity import sizes_in_bytes
 from refimpl.verify.check import Draws, check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorem import Numbers

@@ -40,9 +40,9 @@ from refimpl.systems import ArraySystem, ObjectSystem, System, balls, finite_fie
 from refimpl.systems.array import SystemArray, host
 from refimpl.systems.balls import Balls
 from refimpl.systems.finite_field import FiniteField
+from refimpl.systems.floats import require_of
 from tests.helpers.assertions import says
 from tests.helpers.strategies import FLINT, SEEDS
-from refimpl.systems.floats import require_of
 
 # 2^31 is where the products of GF(p) change method, 2^61-1 where they end.
 PRIMES = [2, 3, 10007, 2**31 - 1, 2**31 + 11, 2**32 - 5, 2**60 - 93, 2**61 - 1]

@@ -30,7 +30,7 @@ from ...attention.random_features import RandomFeatures, random_features
 from ...checks import check_integer
 from ...errors import NotDefined, choose
 from ...systems import floats, seed_of, system_of
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace
 from .clusters import plain_clusters, tilted_clusters
 from .landmarks import cholesky, nystrom
 from .sampling import HeadMemory, sample_directions, sample_tokens

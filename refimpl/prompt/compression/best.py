@@ -16,7 +16,7 @@ from ...attention.random_features import PAIRS
 from ...checks import check_integer
 from ...errors import brief, choose
 from ...systems import floats
-from ...systems.fast import itemsize
+from ...systems.floats import itemsize
 from . import KINDS, Compression
 
 

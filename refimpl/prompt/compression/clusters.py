@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...arrays import Array
 from ...systems import floats, system_of
-from ...systems.array import array_namespace
+from ...systems.floats import array_namespace
 from .sampling import HeadMemory, softmax
 
 ROUNDS = 20  # of Lloyd's algorithm, at most

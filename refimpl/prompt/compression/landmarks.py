@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from ...arrays import Array
 from ...systems import floats, system_of
-from ...systems.array import array_namespace
 from ...systems.balls import Balls
-from ...systems.fast import quiet
+from ...systems.floats import array_namespace, quiet
 from ...systems.multiprecision import Multiprecision
 from ...systems.rounded import FORMATS
 from .sampling import HeadMemory, half_squares, mean_attention, row_indices
