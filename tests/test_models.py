@@ -25,6 +25,11 @@ from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
 from refimpl.model.token_wise import gelu, norm
 from refimpl.model.transformer import embed, keys_values, layer, split
 
+KNOWN = (
+    "refimpl's safetensors, GPT-2's safetensors, llm-viz's JSON, Llama's safetensors, "
+    "llama2.c's .bin of version 0 or rwkv.cpp's .bin"
+)
+
 U = 2.0**-24  # unit roundoff of float32
 
 
@@ -452,12 +457,6 @@ def test_other_number_systems_hold_the_same_model(written):
 # hostile files
 
 
-KNOWN = (
-    "refimpl's safetensors, GPT-2's safetensors, llm-viz's JSON, Llama's safetensors, "
-    "llama2.c's .bin of version 0 or rwkv.cpp's .bin"
-)
-
-
 def test_files_that_are_no_model(tmp_path):
     path = tmp_path / "a"
     with says(OSError, f"read_model: cannot read {path}: no such file"):
@@ -508,7 +507,7 @@ def test_texts_that_are_no_json(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"wte.weight": None}, "rwkv.cpp's .bin, got tensors h.0.attn.bias"),
+        ({"wte.weight": None}, f"the file must be {KNOWN}, got tensors h.0.attn.bias"),
         ({"wpe.weight": None}, "tensor 'wpe.weight' must be in the file, got no such name"),
         ({"h.0.ln_1.weight": None}, "tensor 'h.0.ln_1.weight' must be in the file, got no such name"),
         ({"h.1.mlp.c_fc.weight": None}, "tensor 'h.1.mlp.c_fc.weight' must be in the file, got no such name"),
@@ -524,7 +523,10 @@ def test_texts_that_are_no_json(tmp_path):
         ),
         ({"ln_f.bias": np.zeros(4, int)}, "tensor 'ln_f.bias' must hold floats, got int64"),
         ({"ln_f.bias": np.array([0, np.nan, 0, 0])}, "tensor 'ln_f.bias' must be finite, got nan or inf"),
-        ({"h.7.ln_1.weight": np.zeros(4)}, "every tensor must be a weight of the model, got 'h.7.ln_1.weight', which is not"),
+        (
+            {"h.7.ln_1.weight": np.zeros(4)},
+            "every tensor must be a weight of the model, got 'h.7.ln_1.weight', which is not",
+        ),
         (
             {"transformer.ln_f.bias": np.zeros(4)},
             "a tensor must be in the file once, got both 'ln_f.bias' and 'transformer.ln_f.bias'",

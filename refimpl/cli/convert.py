@@ -40,58 +40,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "2 it could not run or says nothing (VACUOUS)."
     )
     add_model_arguments(parser)
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--prompt",
         required=True,
         metavar="TEXT",
         help="text, or without a tokenizer ids, '3 1 4'; @FILE: such text, or a .npy of ids or vectors",
     )
-    parser.add_argument("--out", required=True, metavar="FILE", help="where to write the biases")
-    parser.add_argument("--whole", action="store_true", help="write the whole model, not the biases alone")
-    parser.add_argument("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
-    parser.add_argument(
-        "--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other"
-    )
-    parser.add_argument(
+    add("--out", required=True, metavar="FILE", help="where to write the biases")
+    add("--whole", action="store_true", help="write the whole model, not the biases alone")
+    add("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
+    add("--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other")
+    add(
         "--strength",
         default="1",
         metavar="λ",
         help="how often the prompt counts for the input: 2, 0.5, 1/3 (default: 1)",
     )
-    parser.add_argument(
+    add(
         "--keep-positions",
         action="store_true",
         help="the input is read where the prompt ended, not where it began (if absolute: always)",
     )
-    parser.add_argument("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
-    parser.add_argument(
+    add("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
+    add(
         "--check",
         action="store_true",
         help="compare with the prompted model on held-out input, in O(M²) memory; write only if it holds",
     )
-    parser.add_argument(
+    add(
         "--by",
         metavar="KIND",
-        help="softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best (default: the KV cache, exact)",
+        help="softmax: a memory of this kind: tilted, clusters, favor++ ... or best (default: the KV cache, exact)",
     )
-    parser.add_argument("--features", type=int, metavar="R", help="how many features the memory has in each head")
-    parser.add_argument(
-        "--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers"
-    )
-    parser.add_argument(
+    add("--features", type=int, metavar="R", help="how many features the memory has in each head")
+    add("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")
+    add(
         "--error",
         type=float,
         metavar="E",
         help="with --by best: how far off attention to the prompt may be, relatively",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the held-out input, and of what is drawn (default: 0)"
-    )
-    parser.add_argument(
-        "--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)"
-    )
-    parser.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
-    parser.add_argument("--json", metavar="FILE", help="write what was done to FILE")
+    add("--seed", type=int, default=0, metavar="N", help="of the held-out input, and of what is drawn (default: 0)")
+    add("--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)")
+    add("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
+    add("--json", metavar="FILE", help="write what was done to FILE")
 
 
 @dataclass(frozen=True)

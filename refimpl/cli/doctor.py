@@ -1,4 +1,4 @@
-"""`refimpl doctor`: what this machine has for refimpl, and what it lacks. A broken library is a finding, not a crash."""
+"""`refimpl doctor`: the libraries and devices of this machine. A broken library is a finding, not a crash."""
 
 from __future__ import annotations
 

@@ -21,17 +21,11 @@ from ..systems import Float, system_of
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp; gpt-nano JSON",
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin"
-    )
-    parser.add_argument(
-        "--dtype", default="float64", metavar="T", help="of a model that others wrote: float64 (default), float32 ..."
-    )
+    add, formats = parser.add_argument, "safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp"
+    add("model", metavar="MODEL", help=f"{formats}; gpt-nano JSON")
+    add("--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin")
+    dtypes = "of a model that others wrote: float64 (default), float32 ..."
+    add("--dtype", default="float64", metavar="T", help=dtypes)
 
 
 @contextmanager

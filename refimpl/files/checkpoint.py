@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from fractions import Fraction
 from math import prod
-from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -115,17 +114,15 @@ def read_contents(contents: Contents, base: Model | None, library: str, device: 
     if base is None:
         config = config_from_text(metadata["config"])
         if config.layers > len(tensors):
-            raise ValueError(
-                f"`config` must have at most as many layers as there are tensors, {len(tensors)}, got {brief(config.layers)}"
-            )
+            most = f"as many layers as there are tensors, {len(tensors)}"
+            raise ValueError(f"`config` must have at most {most}, got {brief(config.layers)}")
         refuse_unknown(tensors, config)
         base = Model(config, read_weights(contents, config, library, device))
     elif tensors.keys() & base.config.shapes:
         raise ValueError("the file must hold biases alone, since `base` is given, got a whole model")
     if (found := digest(base)) != metadata["digest"]:
-        raise ValueError(
-            f"`digest` must be that of the weights, {found[:12]}…, got {metadata['digest'][:12]}…: another model, or changed"
-        )
+        got = metadata["digest"][:12]
+        raise ValueError(f"`digest` must be that of the weights, {found[:12]}…, got {got}…: another model, or changed")
     refuse_unknown(tensors, base.config)
     return read_biases(contents, base)
 
@@ -149,7 +146,7 @@ def read_biases(contents: Contents, model: Model) -> Model:
     """The model with the biases of the file, and no others."""
     metadata, config = contents.metadata, model.config
     arrays = {name: x for name, x in sorted(contents.tensors.items()) if name not in config.shapes}
-    covered = {name: metadata[name] for name in ("position", "prompts", "digest", "maps") if name in metadata}
+    covered = {name: text for name, text in metadata.items() if name in ("position", "prompts", "digest", "maps")}
     if fingerprint(covered, arrays) != metadata["biases"]:
         raise ValueError("`biases` must be the digest of biases, position and prompts: one of these was changed")
     least, most = (0, config.table) if config.table else (-FARTHEST, FARTHEST)
@@ -295,7 +292,7 @@ def config_from_text(text: str) -> Any:
         values = json.loads(text)
         config = FROM_JSON[values.pop("family", None)](values)
         if (wanted := config_text("load", config)) != text:
-            i = len(commonprefix([wanted, text]))
+            i = next(i for i in range(len(wanted) + 1) if wanted[: i + 1] != text[: i + 1])
             raise ValueError(f"it must read {wanted[i : i + 20]!r} at character {i}, got {text[i : i + 20]!r}")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -161,9 +161,8 @@ def map_from_metadata(spec: dict[str, Any], points: Any, omega: Any, S: Any, rop
     omega = random_features(drawn, S.shape[-2], width, seed=seed, system=system_of(S)).omega
     phi = RandomFeatures(kind, omega, A, seed, drawn=omega)
     if map_metadata(phi)["omega"] != spec.get("omega"):
-        raise ValueError(
-            f"`omega` must be the digest of the directions of seed {seed}, got another: drawn by another library, or changed"
-        )
+        cause = "drawn by another library, or changed"
+        raise ValueError(f"`omega` must be the digest of the directions of seed {seed}, got another: {cause}")
     if turn and rope is None:
         raise ValueError(f"`turn` must be 0 in a model without RoPE, got {turn}")
     return phi.rotated(rope, turn) if turn else phi

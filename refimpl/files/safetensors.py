@@ -42,10 +42,7 @@ class Contents(NamedTuple):
 
 
 def write_safetensors(
-    path: PathLike,
-    tensors: dict[str, np.ndarray],
-    metadata: dict[str, str],
-    dtypes: dict[str, str] | None = None,
+    path: PathLike, tensors: dict[str, np.ndarray], metadata: dict[str, str], dtypes: dict[str, str] | None = None
 ) -> None:
     """Write NumPy arrays, and bfloat16 arrays of ml_dtypes; equal contents give equal files.
 

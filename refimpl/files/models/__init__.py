@@ -46,8 +46,8 @@ def read_model(path: PathLike, *, dtype: str = "float64", library: str = "numpy"
         if form.recognises(opening):
             return form.read(path, system=Float(library, dtype, device))
     if not opening.is_safetensors:
-        start = f"{opening.start[:8]!r} at its beginning"
-        raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got {start}")
+        got = f"{opening.start[:8]!r} at its beginning"
+        raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got {got}")
     tensors = ", ".join(sorted(read_safetensors(path).tensors)[:3])[:200]  # if the file is damaged, this says how
     raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got tensors {tensors or 'none'}")
 

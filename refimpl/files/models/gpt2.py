@@ -48,9 +48,9 @@ def read_gpt2(path: PathLike, *, system: System) -> Model:
         raise ValueError(
             f"{who}: {path}: the width must be a multiple of 64, or {beside} must have `n_head`, got a width of {width}"
         )
-    if "lm_head.weight" in tensors:
-        if tensors.equal("lm_head.weight", "wte.weight") or settings.boolean("tie_word_embeddings", False):
-            tensors.remove_tied("lm_head.weight", "wte.weight", beside)
+    head, embedding = "lm_head.weight", "wte.weight"
+    if head in tensors and (tensors.equal(head, embedding) or settings.boolean("tie_word_embeddings", False)):
+        tensors.remove_tied(head, embedding, beside)
     heads, epsilon = settings.integer("n_head", width // 64), settings.fraction("layer_norm_epsilon", "1e-5")
     return gpt2(tensors, settings, heads, epsilon)
 
@@ -141,21 +141,9 @@ def gpt2(tensors: Tensors, settings: Settings, heads: int, epsilon: Fraction, ou
         weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
     weights["embedding"] = tensors.take("wte.weight", vocabulary, width)
     d = width // heads
+    sizes: dict[str, Any] = {"hidden": hidden, "vocabulary": vocabulary, "table": table}
     with tensors.located():
-        config = Config(
-            layers=layers,
-            width=width,
-            heads=heads,
-            d=d,
-            m=d,
-            phi="softmax",
-            epsilon=epsilon,
-            hidden=hidden,
-            biased=True,
-            vocabulary=vocabulary,
-            tied=tied,
-            table=table,
-        )
+        config = Config(layers, width, heads, None, d, d, "softmax", epsilon=epsilon, biased=True, tied=tied, **sizes)
     return tensors.model(config, weights)
 
 

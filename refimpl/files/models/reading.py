@@ -143,9 +143,8 @@ class Tensors:
     def model(self, config: Any, weights: Mapping[str, np.ndarray]) -> Model:
         """The model of these weights in the number system, if no tensor is left over."""
         if self.arrays:
-            raise ValueError(
-                f"{self.about}: every tensor must be a weight of the model, got {min(self.arrays)[:200]!r}, which is not"
-            )
+            name = min(self.arrays)[:200]
+            raise ValueError(f"{self.about}: every tensor must be a weight of the model, got {name!r}, which is not")
         with self.located():
             return Model(config, {name: place(x, self.system) for name, x in weights.items()})
 

@@ -33,58 +33,22 @@ from .reading import Format, Tensors
 
 MAGIC = 0x67676D66
 ON_DISK = (np.dtype("<f4"), np.dtype("<f2"))
-DTYPES = ("FP32", "FP16", "Q4_0", "Q4_1", "Q4_1_O", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1")
-DTYPES += ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K")
+DTYPES = ["FP32", "FP16", "Q4_0", "Q4_1", "Q4_1_O", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1"]
+DTYPES += ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"]
 
 # name in the file: name here
-MODEL = {
-    "emb.weight": "embedding",
-    "head.weight": "unembedding",
-    "ln_out.weight": "gain",
-    "ln_out.bias": "offset",
-    "blocks.0.ln0.weight": "gain_0",
-    "blocks.0.ln0.bias": "offset_0",
-}
-EVERY = {
-    "ln1.weight": "gain_1",
-    "ln1.bias": "offset_1",
-    "ln2.weight": "gain_2",
-    "ln2.bias": "offset_2",
-    "att.receptance.weight": "W_R",
-    "att.key.weight": "W_K",
-    "att.value.weight": "W_V",
-    "att.output.weight": "W_O",
-    "ffn.key.weight": "W_up",
-    "ffn.value.weight": "W_down",
-}
-GATED = {
-    "att.time_mix_r": "mix_R",
-    "att.time_mix_k": "mix_K",
-    "att.time_mix_v": "mix_V",
-    "att.time_decay": "decay",
-    "ffn.time_mix_k": "mix_up",
-    "ffn.time_mix_r": "mix_gate",
-    "ffn.receptance.weight": "W_gate",
-}
+MODEL = {"emb.weight": "embedding", "head.weight": "unembedding", "ln_out.weight": "gain", "ln_out.bias": "offset"}
+MODEL |= {"blocks.0.ln0.weight": "gain_0", "blocks.0.ln0.bias": "offset_0"}
+EVERY = {"ln1.weight": "gain_1", "ln1.bias": "offset_1", "ln2.weight": "gain_2", "ln2.bias": "offset_2"}
+EVERY |= {"att.receptance.weight": "W_R", "att.key.weight": "W_K", "att.value.weight": "W_V"}
+EVERY |= {"att.output.weight": "W_O", "ffn.key.weight": "W_up", "ffn.value.weight": "W_down"}
+GATED = {"att.time_mix_r": "mix_R", "att.time_mix_k": "mix_K", "att.time_mix_v": "mix_V", "att.time_decay": "decay"}
+GATED |= {"ffn.time_mix_k": "mix_up", "ffn.time_mix_r": "mix_gate", "ffn.receptance.weight": "W_gate"}
 NORMED = {"att.ln_x.weight": "gain_heads", "att.ln_x.bias": "offset_heads"}
-LOW_RANK = {
-    "att.x_rwkvag": "mix",
-    "att.w0": "decay",
-    "att.w1": "W_decay_1",
-    "att.w2": "W_decay_2",
-    "att.a0": "rate",
-    "att.a1": "W_rate_1",
-    "att.a2": "W_rate_2",
-    "att.v0": "blend",
-    "att.v1": "W_blend_1",
-    "att.v2": "W_blend_2",
-    "att.g1": "W_G_1",
-    "att.g2": "W_G_2",
-    "att.k_k": "removal",
-    "att.k_a": "replacement",
-    "att.r_k": "bonus",
-    "ffn.x_k": "mix_up",
-}
+LOW_RANK = {"att.x_rwkvag": "mix", "att.k_k": "removal", "att.k_a": "replacement", "att.r_k": "bonus"}
+LOW_RANK |= {"att.w0": "decay", "att.w1": "W_decay_1", "att.w2": "W_decay_2", "att.g1": "W_G_1", "att.g2": "W_G_2"}
+LOW_RANK |= {"att.a0": "rate", "att.a1": "W_rate_1", "att.a2": "W_rate_2", "ffn.x_k": "mix_up"}
+LOW_RANK |= {"att.v0": "blend", "att.v1": "W_blend_1", "att.v2": "W_blend_2"}
 LAYER = {
     "4": EVERY | GATED | {"att.time_first": "bonus"},
     "5.1": EVERY | GATED | NORMED | {"att.time_first": "bonus"},

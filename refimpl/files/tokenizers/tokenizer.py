@@ -137,6 +137,5 @@ def check_vocabulary(tokenizer: Tokenizer, model: Model) -> None:
     """A tokenizer must have the ids of a model, all of them and no others."""
     instance("check_vocabulary", "tokenizer", tokenizer, Tokenizer)
     if tokenizer.vocabulary != model.config.vocabulary:
-        raise ValueError(
-            f"check_vocabulary: `tokenizer` must have the {model.config.vocabulary} ids of the model, got {tokenizer.vocabulary}"
-        )
+        ids = f"the {model.config.vocabulary} ids of the model, got {tokenizer.vocabulary}"
+        raise ValueError(f"check_vocabulary: `tokenizer` must have {ids}")

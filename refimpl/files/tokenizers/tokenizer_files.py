@@ -86,9 +86,8 @@ def read_merges(
             )
         both = "".join(pair)
         if both not in ids or both in made:
-            raise ValueError(
-                f"{who}: {path}: line {number} must make a token that has an id, and was not made before, got {brief(line)}"
-            )
+            wanted = "must make a token that has an id, and was not made before"
+            raise ValueError(f"{who}: {path}: line {number} {wanted}, got {brief(line)}")
         made.add(both)
         merges[ids[pair[0]], ids[pair[1]]] = (number, ids[both])
     return merges
