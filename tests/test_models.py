@@ -15,6 +15,7 @@ from real_weights import folder
 
 from refimpl import MP, Config, Float, random_model, save, softmax_attention, transformer
 from refimpl.attention.rope import deinterleave
+from refimpl.files import models
 from refimpl.files.disk import LARGEST_TEXT, read_bytes
 from refimpl.files.models import read_model
 from refimpl.files.models.gpt2 import read_arrays, read_gpt2, read_nano
@@ -412,6 +413,22 @@ def test_every_kind_is_told_by_its_content(written, tmp_path):
     ours = random_model(Float(dtype="float32"), Config(layers=1, width=2, vocabulary=3), 0)
     save(tmp_path / "ours.safetensors", ours)
     assert np.array_equal(read_model(tmp_path / "ours.safetensors")([0, 1]), ours([0, 1]))
+
+
+def test_a_module_with_formats_is_a_reader(tmp_path, monkeypatch):
+    (tmp_path / "morse.py").write_text(
+        "from refimpl.files.models.reading import Format\n"
+        "FORMATS = (Format('Morse code', lambda o: o.start.startswith(b'...'), lambda path, system: (path, system)),)"
+    )
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    models.formats.cache_clear()
+    (tmp_path / "sos").write_bytes(b"...---...")
+    assert read_model(tmp_path / "sos", dtype="float32") == (tmp_path / "sos", Float(dtype="float32"))
+    (tmp_path / "sos").write_bytes(b"---...---")
+    with says(ValueError, f"the file must be {KNOWN.replace(' or', ',')} or Morse code, got b'---...--'"):
+        read_model(tmp_path / "sos")
+    monkeypatch.undo()
+    models.formats.cache_clear()
 
 
 def test_rwkv_files_go_to_their_own_reader(tmp_path):

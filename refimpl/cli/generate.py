@@ -24,12 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(backend="numpy", device=None)
     add_model_arguments(parser)
     add = parser.add_argument
-    add(
-        "--prompt",
-        default="",
-        metavar="TEXT",
-        help="what to go on from: as for convert (default: the beginning of a text)",
-    )
+    add("--prompt", default="", metavar="TEXT", help="what to go on from (default: the beginning of a text)")
     add("--tokens", type=int, default=100, metavar="N", help="how many; fewer if the text ends (default: 100)")
     add("--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest (default)")
     add("--seed", type=int, default=0, metavar="N", help="of what is drawn at a temperature (default: 0)")

@@ -1,6 +1,7 @@
 """The command `refimpl`: a parser, and one module for each command.
 
-Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run.
+Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing
+could run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 from ..packages import __version__
 
-# command: its help. The module of the same name has add_arguments(parser) and run(options) -> exit status.
+# command: its help. Its module has add_arguments(parser) and run(options) -> exit status.
 COMMANDS = {
     "verify": "check every theorem in every number system",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",

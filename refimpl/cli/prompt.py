@@ -30,7 +30,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def naming_flags(**flags: str) -> Iterator[None]:
-    """Errors inside this block name flags of the command line in place of the parameters that these became."""
+    """Errors inside this block name the flags of the command line, not our parameters."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -46,7 +46,7 @@ def input_files(options: argparse.Namespace) -> set[Path]:
 
 
 def read_inputs(options: argparse.Namespace) -> tuple[Model, Tokenizer | None, Any]:
-    """MODEL with the biases of --baked, its tokenizer if it has one, and --prompt as token ids or vectors."""
+    """MODEL with the biases of --baked, its tokenizer, and --prompt as token ids or vectors."""
     with naming_flags(base="MODEL"):
         model = read_model(options.model, dtype=options.dtype, library=options.backend, device=options.device)
         tokenizer = tokenizer_for(model, options.tokenizer)
@@ -58,7 +58,7 @@ def read_inputs(options: argparse.Namespace) -> tuple[Model, Tokenizer | None, A
 
 
 def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
-    """The tokenizer in a file; without one, bytes for a recurrent model of 256 tokens, and else token ids (None)."""
+    """The tokenizer in a file; else bytes for a recurrent model of 256 tokens, or None: ids."""
     if path is None and (model.config.vocabulary != 256 or not model.config.recurrent):
         return None
     tokenizer = ByteTokenizer() if path is None else read_tokenizer(path)
@@ -70,8 +70,8 @@ def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
 def read_prompt(prompt: str, model: Model, tokenizer: Tokenizer | None = None) -> Any:
     """The token ids or vectors of --prompt.
 
-    The prompt is text, or without a tokenizer token ids. @FILE is a file of either, or a .npy file of ids or vectors.
-    If the model carries a text already, this one continues it.
+    The prompt is text, or without a tokenizer token ids. @FILE is a file of either, or a .npy file
+    of ids or vectors. If the model carries a text already, this one continues it.
     """
     source, text = "--prompt", prompt
     if prompt.startswith("@"):

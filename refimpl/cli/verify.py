@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, list[str]]:
-    """The results, the seeds they were drawn from, and how they differ from a certificate that is replayed."""
+    """The results, their seeds, and how they differ from a certificate that is replayed."""
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
         results = registry.verify(options.names, systems, full=options.full, draws=draws, progress=progress())
@@ -123,7 +123,7 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
 
 
 def try_system(make: Callable[[], System], name: str, device: str | None = None) -> System:
-    """A system that has held a number: a missing device is one error, not a failure of every theorem."""
+    """A system that has held a number: a missing device is one error, not many failures."""
     try:
         system = make()
         system.convert([1])

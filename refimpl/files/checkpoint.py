@@ -182,7 +182,7 @@ def parse(name: str, text: str) -> Any:
 
 
 def check_sizes(arrays: Mapping[str, Array]) -> None:
-    """An empty array may have any shape: its long axes would cost memory for which the file has no numbers."""
+    """An empty array may have any shape: refuse axes that cost memory without having numbers."""
     numbers = sum(prod(x.shape) for x in arrays.values())
     for name, x in arrays.items():
         if prod(n for n in x.shape[:-1] if n) > numbers:
@@ -260,7 +260,8 @@ def config_to_json(config: Config) -> dict[str, Any]:
 
 
 def config_from_json(values: dict[str, Any]) -> Config:
-    epsilon = Fraction(*(int(n) for n in values["epsilon"].split("/")))  # Fraction("1e999999999") would never end
+    # Fraction("1e999999999") would never end
+    epsilon = Fraction(*(int(n) for n in values["epsilon"].split("/")))
     rope = None if values["rope"] is None else Rotary(**values["rope"])
     phi = tuple(values["phi"]) if isinstance(values["phi"], list) else values["phi"]
     return Config(**values | {"epsilon": epsilon, "rope": rope, "phi": phi})

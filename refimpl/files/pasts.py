@@ -36,7 +36,7 @@ Past = Any  # State, KVCache or Carried
 
 
 class PastFormat(NamedTuple):
-    """The arrays and metadata of one kind of past, the way back, and the names that its arrays may have."""
+    """Arrays and metadata of one kind of past, the way back, and which names are its own."""
 
     arrays: Callable[[Any], dict[str, Array]]
     metadata: Callable[[Any], list[dict[str, Any]]]

@@ -30,10 +30,10 @@ REFUSED = {
 
 
 def read_model(path: PathLike, *, dtype: str = "float64", library: str = "numpy", device: Any = None) -> Model:
-    """The model in a file, in whichever format: its content tells. A folder stands for its `model.safetensors`.
+    """The model in a file, whose content tells the format; or `model.safetensors` in a folder.
 
-    dtype, library, device : of the weights, as in Float; float64 holds the numbers of all these files exactly. A file
-    that `save` wrote has its dtype.
+    dtype, library, device : of the weights, as in Float; float64 holds the numbers of all these
+    files exactly. A file that `save` wrote has its own dtype.
     """
     path = Path(path) / "model.safetensors" if os.path.isdir(path) else Path(path)
     opening = read_opening(path, file_size("read_model", path))

@@ -3,9 +3,8 @@
     x_0 = E[text]        x ← x + attn(rms x)        x ← x + mlp(rms x)
     logits = rms(x) Eᵀ, or of a head of its own
 
-attn: softmax(R_t q · R_s k / √d) v with RoPE before the kernel;    mlp: (silu(x W_gate) · x W_up) W_down
-Source   Touvron et al. 2023; Karpathy's llama2.c, version 0 of its format, which has interleaved RoPE of base 10000
-         and ε = 10⁻⁵.
+attn: softmax(R_t q · R_s k / √d) v    mlp: (silu(x W_gate) · x W_up) W_down
+Source   Touvron et al. 2023; llama2.c, version 0 (interleaved RoPE of base 10000, ε = 10⁻⁵).
 """
 
 from __future__ import annotations
@@ -44,9 +43,8 @@ PROJECTIONS |= {"W_gate": "mlp.gate_proj", "W_up": "mlp.up_proj", "W_down": "mlp
 def read_llama2c(path: PathLike, *, system: System) -> Model:
     """The model in a llama2.c file of version 0.
 
-    The file has 7 int32, see HEADER (a vocabulary below 0: there is a head of its own), then float32: embedding,
-    attention norms, wq, wk, wv, wo, mlp norms, w1, w2, w3, final norm, tables of cos and sin, the head. Matrices are
-    (out, in), those of all layers together.
+    The file has 7 int32, see HEADER (a vocabulary below 0: there is a head of its own), then
+    float32, see llama2c_shapes. Matrices are (out, in), those of all layers together.
     """
     who = "read_llama2c"
     size = file_size(who, path)
@@ -105,8 +103,8 @@ def llama2c_shapes(header: dict[str, int]) -> dict[str, tuple[int, ...]]:
 def check_rotations(tensors: Tensors, cos: np.ndarray, sin: np.ndarray, width: int) -> None:
     """The tables in the file, which llama2.c itself skips, must be those of base 10000.
 
-    They were made in float32: θ_i within a few ulp, and the angle pθ rounded once more. So cos and sin are off by up
-    to p · 2⁻²² or so.
+    They were made in float32: θ_i within a few ulp, and the angle pθ rounded once more. So cos and
+    sin are off by up to p · 2⁻²² or so.
     """
     allowed = (2 + np.arange(len(cos))[:, None]) * 2.0**-22
     for name, table, ours in zip(("cos", "sin"), (cos, sin), angle_table(Float(), width)(range(len(cos))), strict=True):
@@ -162,7 +160,7 @@ def read_llama(path: PathLike, *, system: System) -> Model:
 
 
 def read_rope(settings: Settings, width: int) -> Rotary:
-    """RoPE as `rope_theta` says, or the newer `rope_parameters`: {"rope_theta": ..., "rope_type": "default"}."""
+    """RoPE as `rope_theta` says, or the newer `rope_parameters`: {"rope_theta": ...}."""
     inner = settings
     for key in ("rope_scaling", "rope_parameters"):
         values = settings.get(key, {})

@@ -1,8 +1,8 @@
 """The model files of rwkv.cpp (`.bin`), versions 100 and 101, of RWKV 4, 5.1, 5.2 and 7.
 
-    6 × uint32    magic 0x67676d66, file version, vocabulary, width, layers, data type; little-endian
+    6 × uint32    magic 0x67676d66, version, vocabulary, width, layers, data type; little-endian
     then tensors until the end of the file, each
-    3 × uint32    number of axes (1 to 3), length of the name, data type (0: float32, 1: float16; others are quantised)
+    3 × uint32    number of axes (1 to 3), length of the name, data type (0: float32, 1: float16)
     uint32s       the lengths of the axes, the fastest first
     bytes         the name in UTF-8, then the numbers
 
@@ -11,8 +11,7 @@ The numbers are kept as the file has them, which is not in all respects as RWKV-
     5.1, 5.2    decay holds exp(−exp(w)), the decay itself
     5.1         bonus holds exp(u)
     7           the low-rank matrices are transposed, and x_r … x_g are one tensor x_rwkvag
-Every matrix of the file is (out, in); here, where tokens are rows, it is (in, out). Vectors lose their axes of
-length 1.
+Every matrix of the file is (out, in); here it is (in, out). Vectors lose their axes of length 1.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ class Header(NamedTuple):
 def read_rwkv(path: PathLike, *, system: System) -> Model:
     """The model in a file. Memory: a few times the size of the file.
 
-    A file is refused if it is truncated or quantised, or if a tensor is repeated, missing, unknown, not finite, or
-    of a shape that does not go with the others.
+    A file is refused if it is truncated or quantised, or if a tensor is repeated, missing, unknown,
+    not finite, or of a shape that does not go with the others.
     """
     size, about = file_size("read_rwkv", path), f"read_rwkv: {path}"
     with open(path, "rb") as file:
@@ -152,7 +151,7 @@ def check_name(about: str, name: str, layers: int, earlier: Mapping[str, Any]) -
 
 
 def read_config(tensors: Tensors, header: Header) -> Rwkv:
-    """Sizes from the header, the version from the names of a few tensors, and the rest from their shapes."""
+    """Sizes from the header; the version and the rest from names and shapes of a few tensors."""
     for i in range(header.layers):  # before a list of all parameters is made, which may be long
         tensors.shape(f"blocks.{i}.ln1.weight", 1)
     # as rwkv.cpp tells the versions apart

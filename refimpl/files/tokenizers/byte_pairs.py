@@ -1,4 +1,4 @@
-"""Byte-pair encoding: GPT-2's words, merges of neighbours in the order of their rank, bytes as letters."""
+"""Byte-pair encoding: GPT-2's words, merges in the order of their rank, bytes as letters."""
 
 from __future__ import annotations
 

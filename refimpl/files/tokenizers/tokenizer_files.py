@@ -94,7 +94,7 @@ def read_merges(
 
 
 def read_llama_tokenizer(path: PathLike) -> LlamaTokenizer:
-    """llama2.c's tokenizer: int32 the greatest length; then float32 score, int32 length, bytes of each token."""
+    """llama2.c's tokenizer: int32 greatest length; then float32 score, int32 length, bytes."""
     who = f"read_tokenizer: {path}"
     data = read_bytes("read_tokenizer", path)
     if len(data) < 4:
