@@ -749,7 +749,8 @@ refused(ValueError, "load: m: the metadata must have `digest`, of 1 to 999999 ch
         load_word=lambda: loaded(digest=None))
 refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: Config: `layers` must be an integer ≥ 1, got '1'",
         load_layers=lambda: configured(layers="1"))
-refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: it must read ",
+refused(ValueError, "load: m: `config` must be one that `save` writes: ValueError: "
+        "it must read '1/100000\", \"gated\": ' at character 60, got '2/200000\", \"gated\": '",
         load_other_words=lambda: configured(epsilon="2/200000"))
 refused(ValueError, "load: m: `config` must be one that `save` writes: TypeError: Config: `normalise` must be a bool, got int",
         load_boolean=lambda: configured(normalise=1))
@@ -774,7 +775,7 @@ refused(ValueError, "load: m: metadata: `prompts` must be a list, got int",
         load_prompts=lambda: loaded(prompts="3", seal=True))
 refused(ValueError, "load: m: metadata: `prompts[0]` must be an integer between 0 and 9007199254740992, got 2.5",
         load_prompt=lambda: loaded(prompts="[2.5]", seal=True))
-refused(ValueError, "load: m: layer 0: `b_KV` must be in the file for each layer, since other biases are",
+refused(ValueError, "load: m: layer 0: `b_KV` must be in the file for each layer, since other biases are, got no such name",
         load_half=lambda: loaded(tensors={"layers.0.b_KV": None}, seal=True))
 refused(ValueError, "load: m: `layers.0.b_D` must be F64, for float64, got F32",
         load_dtype=lambda: loaded(tensors={"layers.0.b_D": np.ones((1, 2), np.float32)}, seal=True))
@@ -911,7 +912,7 @@ refused(ValueError, "load: m: layer 0: RandomFeatures: `A` must be 0 but for fav
         map_A_of_none=lambda: mapped(A="-1/8"))
 refused(ValueError, "load: m: layer 0: RandomFeatures: `omega` must be an array (directions, width) for positive, got None",
         map_no_omega=lambda: mapped(seed=None))
-refused(ValueError, "load: m: layer 0: `b_omega` must not be there for directions drawn from a seed, got both",
+refused(ValueError, "load: m: layer 0: `b_omega` must not be in the file for directions drawn from a seed, got both",
         map_both=lambda: mapped(tensors={"layers.0.b_omega": a(4, 2)}))
 refused(ValueError, "load: m: layer 0: metadata: `seed` must be an integer between 0 and 18446744073709551615, got -1",
         map_seed=lambda: mapped(seed=-1))

@@ -16,6 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from fractions import Fraction
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -293,7 +294,7 @@ def config_from_text(text: str) -> Any:
         values = json.loads(text)
         config = FROM_JSON[values.pop("family", None)](values)
         if (wanted := config_text("load", config)) != text:
-            i = next(i for i in range(len(wanted) + 1) if wanted[: i + 1] != text[: i + 1])
+            i = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(wanted, text, strict=False)))
             raise ValueError(f"it must read {wanted[i : i + 20]!r} at character {i}, got {text[i : i + 20]!r}")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
