@@ -31,7 +31,7 @@ from ..verify.conversion_check import check_conversion, held_out
 from .output import json_target, progress, write_json
 from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
 
-FAR = 10  # times the rounding error of the prompted model: on one text luck may make a few times as much
+FAR = 10  # times the rounding error of the prompted model; luck may make it a few times
 FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")} | {"model": "MODEL"}
 
 
@@ -41,58 +41,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "2 it could not run or says nothing (VACUOUS)."
     )
     add_model_arguments(parser)
-    parser.add_argument(
-        "--prompt",
-        required=True,
-        metavar="TEXT",
-        help="text, or without a tokenizer ids, '3 1 4'; @FILE: such text, or a .npy of ids or vectors",
-    )
-    parser.add_argument("--out", required=True, metavar="FILE", help="where to write the biases")
-    parser.add_argument("--whole", action="store_true", help="write the whole model, not the biases alone")
-    parser.add_argument("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
-    parser.add_argument(
-        "--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other"
-    )
-    parser.add_argument(
-        "--strength",
-        default="1",
-        metavar="λ",
-        help="how often the prompt counts for the input: 2, 0.5, 1/3 (default: 1)",
-    )
-    parser.add_argument(
-        "--keep-positions",
-        action="store_true",
-        help="the input is read where the prompt ended, not where it began (if absolute: always)",
-    )
-    parser.add_argument("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="compare with the prompted model on held-out input, in O(M²) memory; write only if it holds",
-    )
-    parser.add_argument(
-        "--by",
-        metavar="KIND",
-        help="softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best (default: the KV cache, exact)",
-    )
-    parser.add_argument("--features", type=int, metavar="R", help="how many features the memory has in each head")
-    parser.add_argument(
-        "--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers"
-    )
-    parser.add_argument(
-        "--error",
-        type=float,
-        metavar="E",
-        help="with --by best: how far off attention to the prompt may be, relatively",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the held-out input, and of what is drawn (default: 0)"
-    )
-    parser.add_argument(
-        "--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)"
-    )
-    parser.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
-    parser.add_argument("--json", metavar="FILE", help="write what was done to FILE")
+    add = parser.add_argument
+    prompt = "text, or without a tokenizer ids, '3 1 4'; @FILE: such text, or a .npy of ids or vectors"
+    add("--prompt", required=True, metavar="TEXT", help=prompt)
+    add("--out", required=True, metavar="FILE", help="where to write the biases")
+    add("--whole", action="store_true", help="write the whole model, not the biases alone")
+    add("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
+    add("--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other")
+    add("--strength", default="1", metavar="λ", help="how often the prompt counts: 2, 0.5, 1/3 (default: 1)")
+    add("--keep-positions", action="store_true", help="read the input where the prompt ended, not where it began")
+    add("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
+    check = "compare with the prompted model on held-out input, in O(M²) memory; write only if it holds"
+    add("--check", action="store_true", help=check)
+    kinds = "softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best"
+    add("--by", metavar="KIND", help=f"{kinds} (default: the KV cache, exact)")
+    add("--features", type=int, metavar="R", help="how many features the memory has in each head")
+    add("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")
+    add("--error", type=float, metavar="E", help="with --by best: the relative error that attention may have")
+    add("--seed", type=int, default=0, metavar="N", help="of the held-out input, and of what is drawn (default: 0)")
+    add("--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)")
+    add("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
+    add("--json", metavar="FILE", help="write what was done to FILE")
 
 
 @dataclass(frozen=True)
@@ -140,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_request(options: argparse.Namespace) -> Request:
-    """Read all that is needed; refuse, before the work, what cannot be written or makes no sense."""
+    """Read all inputs; refuse, before the work, files and flags that do not go together."""
     out, target, inputs = target_file("--out", options.out), json_target(options.json), input_files(options)
     if target in inputs:
         raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
@@ -157,9 +126,8 @@ def read_request(options: argparse.Namespace) -> Request:
     with naming_flags(r="--features", budget="--budget", error="--error", seed="--seed"):
         by = read_compression(options, model)
     if options.check and only_measured(model) and how["strength"] != 1:
-        raise ValueError(
-            f"--check: fidelity is to a prompt that counts once; --strength must be 1, got {options.strength}"
-        )
+        once = "fidelity is to a prompt that counts once"
+        raise ValueError(f"--check: {once}; --strength must be 1, got {options.strength}")
     return Request(options, out, target, model, prompt, how, by)
 
 
@@ -225,7 +193,7 @@ def check_biases(request: Request, converted: Model, show: Callable[[str], None]
 
 
 def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check:
-    """The distance of logits from the prompted model; of an exact conversion, also from wider floats."""
+    """The distance of logits from those of the prompted model; if exact, also from wider floats."""
     model, prompt, mask = request.model, request.prompt, request.how["mask"]
     form = "sum" if model.config.past is Carried else None
     found = fidelity(model, converted, prompt, text, form=form, mask=mask)

@@ -1,4 +1,4 @@
-"""`refimpl doctor`: what this machine has for refimpl, and what it lacks. A broken library is a finding, not a crash."""
+"""`refimpl doctor`: what libraries and devices are here. A broken library is only a finding."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ def run(options: argparse.Namespace) -> int:
 def torch_devices() -> list[str]:
     import torch
 
-    names = (
-        [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
-        if torch.cuda.is_available()
-        else []
-    )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(count)]
     return ["cpu", *names, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
@@ -55,7 +52,7 @@ DEVICES: dict[str, Callable[[], list[str]]] = {"torch": torch_devices, "jax": ja
 
 
 def examine() -> dict[str, Any]:
-    """Every library: its version, its devices if it has any, and in `problem` what is wrong with it."""
+    """The version, devices and `problem` of every library."""
     libraries = [examine_library(name) for name in (*CORE, *OPTIONAL)]
     well = all(entry["problem"] is None for entry in libraries if entry["library"] in CORE)
     here = {"refimpl": __version__, "python": platform.python_version(), "platform": platform.platform()}
@@ -83,9 +80,5 @@ def report(findings: dict[str, Any]) -> str:
     for e in findings["libraries"]:
         devices = f"devices: {', '.join(e['devices'])}" if e["devices"] else ""
         lines.append(f"{e['library']:18}{e['version'] or '-':14}{e['purpose']:38}{e['problem'] or devices}".rstrip())
-    lines.append(
-        "All that is needed is here."
-        if findings["well"]
-        else "Something that is needed is missing or broken; see above."
-    )
-    return "\n".join(lines)
+    problem = "Something that is needed is missing or broken; see above."
+    return "\n".join([*lines, "All that is needed is here." if findings["well"] else problem])

@@ -18,28 +18,18 @@ from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Only the text that follows goes to stdout, as it comes. A model without a tokenizer reads and writes token ids. "
-        "Exit status: 0 all is written, 2 not."
+        "Only the text that follows goes to stdout, as it comes. A model without a tokenizer reads and writes "
+        "token ids. Exit status: 0 all is written, 2 not."
     )
     parser.set_defaults(backend="numpy", device=None)
     add_model_arguments(parser)
-    parser.add_argument(
-        "--prompt",
-        default="",
-        metavar="TEXT",
-        help="what to go on from: as for convert (default: the beginning of a text)",
-    )
-    parser.add_argument(
-        "--tokens", type=int, default=100, metavar="N", help="how many; fewer if the text ends (default: 100)"
-    )
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest (default)")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of what is drawn at a temperature (default: 0)"
-    )
-    parser.add_argument(
-        "--baked", metavar="FILE", help="biases of MODEL, written by convert: a prompt that need not be read again"
-    )
-    parser.add_argument("--logits", metavar="FILE.npy", help="write the logits of the first token after the prompt")
+    add = parser.add_argument
+    add("--prompt", default="", metavar="TEXT", help="what to go on from (default: the beginning of a text)")
+    add("--tokens", type=int, default=100, metavar="N", help="how many; fewer if the text ends (default: 100)")
+    add("--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest (default)")
+    add("--seed", type=int, default=0, metavar="N", help="of what is drawn at a temperature (default: 0)")
+    add("--baked", metavar="FILE", help="biases of MODEL, written by convert: a prompt that need not be read again")
+    add("--logits", metavar="FILE.npy", help="write the logits of the first token after the prompt")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,7 +54,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def decode(text: Any, ids: Iterator[int], tokenizer: Tokenizer | None) -> Iterator[str]:
-    """The text of the ids that follow `text`, up to a token that would begin another text; without a tokenizer, the ids."""
+    """The text of the ids that follow `text`, up to a token that begins another text.
+
+    Without a tokenizer the ids themselves are written.
+    """
     if tokenizer is None:
         return (f" {i}" if n else f"{i}" for n, i in enumerate(ids))
     # how a token is written may depend on the one before it

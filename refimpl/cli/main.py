@@ -1,6 +1,7 @@
 """The command `refimpl`: a parser, and one module for each command.
 
-Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run.
+Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing
+could run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 
 from ..packages import __version__
 
-# command: its help. The module of the same name has add_arguments(parser) and run(options), which returns the exit status.
+# command: its help. Its module has add_arguments(parser) and run(options) -> exit status.
 COMMANDS = {
     "verify": "check every theorem in every number system",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
@@ -42,10 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of all commands; it knows the arguments of `command` only, whose module alone is imported."""
+    """The parser of all commands, with the arguments of one: only its module is imported."""
     top = argparse.ArgumentParser(
         prog="refimpl",
-        description="Linearized attention, softmax attention and prompts as biases, in one source over many number systems.",
+        description="Linearized attention, softmax attention and prompts as biases, "
+        "in one source over many number systems.",
     )
     top.add_argument("--version", action="version", version=f"refimpl {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")

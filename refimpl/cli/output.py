@@ -23,7 +23,7 @@ def write_json(target: Path, data: Any) -> None:
 
 
 def progress() -> Callable[[str], None]:
-    """Show a line on the terminal in place of the one before it; do nothing if stderr is no terminal."""
+    """A function that shows a line in place of the one before it, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return lambda line: None
     return lambda line: print(f"\r\x1b[K{line}", end="\r", file=sys.stderr, flush=True)

@@ -21,22 +21,16 @@ from ..systems import Float, system_of
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp; gpt-nano JSON",
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin"
-    )
-    parser.add_argument(
-        "--dtype", default="float64", metavar="T", help="of a model that others wrote: float64 (default), float32 ..."
-    )
+    add, formats = parser.add_argument, "safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp"
+    add("model", metavar="MODEL", help=f"{formats}; gpt-nano JSON")
+    add("--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin")
+    dtypes = "of a model that others wrote: float64 (default), float32 ..."
+    add("--dtype", default="float64", metavar="T", help=dtypes)
 
 
 @contextmanager
 def naming_flags(**flags: str) -> Iterator[None]:
-    """Errors inside this block name flags of the command line in place of the parameters that these became."""
+    """Errors inside this block name the flags of the command line, not our parameters."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -52,7 +46,7 @@ def input_files(options: argparse.Namespace) -> set[Path]:
 
 
 def read_inputs(options: argparse.Namespace) -> tuple[Model, Tokenizer | None, Any]:
-    """MODEL with the biases of --baked, its tokenizer if it has one, and --prompt as token ids or vectors."""
+    """MODEL with the biases of --baked, its tokenizer, and --prompt as token ids or vectors."""
     with naming_flags(base="MODEL"):
         model = read_model(options.model, dtype=options.dtype, library=options.backend, device=options.device)
         tokenizer = tokenizer_for(model, options.tokenizer)
@@ -64,7 +58,7 @@ def read_inputs(options: argparse.Namespace) -> tuple[Model, Tokenizer | None, A
 
 
 def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
-    """The tokenizer in a file; without one, bytes for a recurrent model of 256 tokens, and else token ids (None)."""
+    """The tokenizer in a file; else bytes for a recurrent model of 256 tokens, or None: ids."""
     if path is None and (model.config.vocabulary != 256 or model.config.family != "rwkv"):
         return None
     tokenizer = ByteTokenizer() if path is None else read_tokenizer(path)
@@ -76,8 +70,8 @@ def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
 def read_prompt(prompt: str, model: Model, tokenizer: Tokenizer | None = None) -> Any:
     """The token ids or vectors of --prompt.
 
-    The prompt is text, or without a tokenizer token ids. @FILE is a file of either, or a .npy file of ids or vectors.
-    If the model carries a text already, this one continues it.
+    The prompt is text, or without a tokenizer token ids. @FILE is a file of either, or a .npy file
+    of ids or vectors. If the model carries a text already, this one continues it.
     """
     source, text = "--prompt", prompt
     if prompt.startswith("@"):

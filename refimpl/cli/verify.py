@@ -29,13 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing could run."
     )
     parser.set_defaults(full=False)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="theorems to check (default: all; see --list)")
-    parser.add_argument(
-        "--list", action="store_true", help="print the theorems, their assumptions and sources, and stop"
-    )
-    parser.add_argument(
-        "--system", action="append", metavar="S", help="a number system, e.g. Q, 'GF(10007)', float32; repeatable"
-    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="theorems to check (default: all; see --list)")
+    add("--list", action="store_true", help="print the theorems, their assumptions and sources, and stop")
+    add("--system", action="append", metavar="S", help="a number system, e.g. Q, 'GF(10007)', float32; repeatable")
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument(
         "--quick", action="store_false", dest="full", help="a few shapes for each theorem, in seconds (default)"
@@ -43,17 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     depth.add_argument(
         "--full", action="store_true", help="many more shapes, and a model of the shape of GPT-2 small, in minutes"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)"
-    )
-    parser.add_argument("--backend", metavar="LIB", help="check the floats of torch, jax, cupy or numpy instead")
-    parser.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
-    parser.add_argument(
-        "--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions"
-    )
-    parser.add_argument(
-        "--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out"
-    )
+    add("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
+    add("--backend", metavar="LIB", help="check the floats of torch, jax, cupy or numpy instead")
+    add("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
+    add("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
+    add("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -82,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, list[str]]:
-    """The results, the seeds they were drawn from, and how they differ from a certificate that is replayed."""
+    """The results, their seeds, and how they differ from a certificate that is replayed."""
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
         results = registry.verify(options.names, systems, full=options.full, draws=draws, progress=progress())
@@ -132,7 +123,7 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
 
 
 def try_system(make: Callable[[], System], name: str, device: str | None = None) -> System:
-    """A system that has held a number: a missing device is one error, not a failure of every theorem."""
+    """A system that has held a number: a missing device is one error, not many failures."""
     try:
         system = make()
         system.convert([1])

@@ -15,8 +15,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
 from math import prod
-from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -111,17 +111,15 @@ def read_contents(contents: Contents, base: Model | None, library: str, device: 
     if base is None:
         config = config_from_text(metadata["config"])
         if config.layers > len(tensors):
-            raise ValueError(
-                f"`config` must have at most as many layers as there are tensors, {len(tensors)}, got {brief(config.layers)}"
-            )
+            most = f"as many layers as there are tensors, {len(tensors)}"
+            raise ValueError(f"`config` must have at most {most}, got {brief(config.layers)}")
         refuse_unknown(tensors, config)
         base = Model(config, read_weights(contents, config, library, device))
     elif tensors.keys() & base.config.shapes:
         raise ValueError("the file must hold biases alone, since `base` is given, got a whole model")
     if (found := digest(base)) != metadata["digest"]:
-        raise ValueError(
-            f"`digest` must be that of the weights, {found[:12]}…, got {metadata['digest'][:12]}…: another model, or changed"
-        )
+        got = metadata["digest"][:12]
+        raise ValueError(f"`digest` must be that of the weights, {found[:12]}…, got {got}…: another model, or changed")
     refuse_unknown(tensors, base.config)
     return read_biases(contents, base)
 
@@ -145,7 +143,7 @@ def read_biases(contents: Contents, model: Model) -> Model:
     """The model with the biases of the file, and no others."""
     metadata, config = contents.metadata, model.config
     arrays = {name: x for name, x in sorted(contents.tensors.items()) if name not in config.shapes}
-    covered = {name: metadata[name] for name in ("position", "prompts", "digest", "maps") if name in metadata}
+    covered = {name: text for name, text in metadata.items() if name in ("position", "prompts", "digest", "maps")}
     if fingerprint(covered, arrays) != metadata["biases"]:
         raise ValueError("`biases` must be the digest of biases, position and prompts: one of these was changed")
     least, most = (0, config.table) if config.table else (-FARTHEST, FARTHEST)
@@ -183,7 +181,7 @@ def parse(name: str, text: str) -> Any:
 
 
 def check_sizes(arrays: Mapping[str, Array]) -> None:
-    """An empty array may have any shape: its long axes would cost memory for which the file has no numbers."""
+    """An empty array may have any shape: refuse axes that cost memory without having numbers."""
     numbers = sum(prod(x.shape) for x in arrays.values())
     for name, x in arrays.items():
         if prod(n for n in x.shape[:-1] if n) > numbers:
@@ -247,7 +245,7 @@ def config_from_text(text: str) -> Any:
         values = json.loads(text)
         config = families()[values.pop("family", "attention")].from_json(values)
         if (wanted := config_text("load", config)) != text:
-            i = len(commonprefix([wanted, text]))
+            i = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(wanted, text, strict=False)))
             raise ValueError(f"it must read {wanted[i : i + 20]!r} at character {i}, got {text[i : i + 20]!r}")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:

@@ -18,7 +18,7 @@ LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have 
 
 
 def target_file(who: str, path: PathLike) -> Path:
-    """The file that will be written, behind any symbolic link; refused before the work if it cannot be."""
+    """The file to be written, behind any symbolic link; refused now if it cannot be written."""
     target = Path(os.path.realpath(path))
     if os.fspath(path) in ("", "-", "/dev/stdout", "/dev/stderr") or (
         os.path.exists(path) and not os.path.isfile(path)
@@ -35,7 +35,7 @@ def target_file(who: str, path: PathLike) -> Path:
 
 @contextmanager
 def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
-    """A new file that replaces the target when its block ends without an error, and else leaves no trace."""
+    """A new file that replaces the target if its block ends well, and else leaves no trace."""
     draft = target.with_name(f".refimpl-{os.getpid()}-{time.time_ns()}.tmp")
     try:
         with open(draft, mode, encoding=None if "b" in mode else "utf-8") as file:

@@ -5,8 +5,8 @@
                name: {"dtype": code, "shape": [...], "data_offsets": [begin, end]}}
     the rest   the arrays, little-endian, in C order, one after another without a gap
 
-Source   huggingface.co/docs/safetensors. Differs: some files that the official library accepts are refused (keys that
-         repeat or are not known, booleans other than 0 and 1). Metadata are sorted: equal contents give equal files.
+Source   huggingface.co/docs/safetensors. Differs: keys that repeat or are not known, and booleans
+         other than 0 and 1, are refused. Metadata are sorted: equal contents give equal files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LONGEST_HEADER = 100_000_000  # bytes, as in the official library
 
 
 class Contents(NamedTuple):
-    """The arrays of a file, its metadata, and the code of the dtype that each array has in the file."""
+    """The arrays of a file, its metadata, and the code of each array's dtype in the file."""
 
     tensors: dict[str, np.ndarray]
     metadata: dict[str, str]
@@ -46,8 +46,8 @@ def write_safetensors(
 ) -> None:
     """Write NumPy arrays, and bfloat16 arrays of ml_dtypes; equal contents give equal files.
 
-    dtypes : "BF16" for a name whose float32 array holds bfloat16 numbers, as `read_safetensors` gives it; other arrays
-             are written in their own dtype
+    dtypes : "BF16" for a name whose float32 array holds bfloat16 numbers, as `read_safetensors`
+             gives it; other arrays are written in their own dtype
     """
     who = "write_safetensors"
     target = target_file(who, path)
@@ -109,7 +109,7 @@ def check_text(who: str, names: Iterable[Any], metadata: Any) -> None:
 
 
 def read_safetensors(path: PathLike) -> Contents:
-    """Read arrays, in the order of the file; BF16, which NumPy lacks, as float32 arrays of the same values."""
+    """Read arrays, in the order of the file; BF16, which NumPy lacks, as float32 arrays."""
     file_size("read_safetensors", path)
     who = f"read_safetensors: {path}"
     with open(path, "rb") as file:
@@ -138,7 +138,7 @@ class Entry(NamedTuple):
 
 
 def parse_header(who: str, text: bytes, size: int) -> tuple[dict[str, str], list[Entry]]:
-    """The metadata of a header, and entries that fill `size` bytes of data without gap or overlap."""
+    """The metadata of a header, and entries that fill all `size` bytes without gap or overlap."""
     if not text.startswith(b"{"):
         raise ValueError(f"{who}: the header must begin with {{, got {text[:1]!r}")
     try:

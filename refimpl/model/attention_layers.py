@@ -199,7 +199,7 @@ class Config:
     def to_json(self) -> dict[str, Any]:
         both = self.phi if isinstance(self.phi, tuple) else (self.phi, self.phi)
         if not all(isinstance(phi, str) for phi in both):
-            raise NotDefined("φ must be given by name, as in Config(phi='elu+1'); a function has no place in a file")
+            raise NotDefined("φ must be given by name, as in Config(phi='elu+1'); a function cannot be written")
         phi = both[0] if both[0] == both[1] else both
         return asdict(replace(self, phi=phi)) | {"epsilon": str(self.epsilon)}
 

@@ -364,3 +364,12 @@ def test_import_brings_in_nothing_beyond_numpy():
     print(shown.stdout)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.endswith("heavy: []\n")
+
+
+def test_a_command_imports_its_own_module_only():
+    code = (
+        "import sys; from refimpl.cli.main import parser; parser('doctor')\n"
+        "print(sorted(m for m in sys.modules if m.startswith(('refimpl.cli.', 'refimpl.verify'))))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "['refimpl.cli.doctor', 'refimpl.cli.main', 'refimpl.cli.output']\n"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from refimpl import MP, Config, Float, random_model, save, softmax_attention, transformer
 from refimpl.attention.rope import deinterleave
+from refimpl.files import models
 from refimpl.files.disk import LARGEST_TEXT, read_bytes
 from refimpl.files.models import read_model
 from refimpl.files.models.gpt2 import read_arrays, read_gpt2, read_nano
@@ -25,6 +26,11 @@ from refimpl.model.transformer import embed, gelu, norm, split
 from refimpl.nano import layer
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder
+
+KNOWN = (
+    "refimpl's safetensors, GPT-2's safetensors, llm-viz's JSON, Llama's safetensors, "
+    "llama2.c's .bin of version 0 or rwkv.cpp's .bin"
+)
 
 U = 2.0**-24  # unit roundoff of float32
 
@@ -410,6 +416,22 @@ def test_every_kind_is_told_by_its_content(written, tmp_path):
     assert np.array_equal(read_model(tmp_path / "ours.safetensors")([0, 1]), ours([0, 1]))
 
 
+def test_a_module_with_formats_is_a_reader(tmp_path, monkeypatch):
+    (tmp_path / "morse.py").write_text(
+        "from refimpl.files.models.reading import Format\n"
+        "FORMATS = (Format('Morse code', lambda o: o.start.startswith(b'...'), lambda path, system: (path, system)),)"
+    )
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    models.formats.cache_clear()
+    (tmp_path / "sos").write_bytes(b"...---...")
+    assert read_model(tmp_path / "sos", dtype="float32") == (tmp_path / "sos", Float(dtype="float32"))
+    (tmp_path / "sos").write_bytes(b"---...---")
+    with says(ValueError, f"the file must be {KNOWN.replace(' or', ',')} or Morse code, got b'---...--'"):
+        read_model(tmp_path / "sos")
+    monkeypatch.undo()
+    models.formats.cache_clear()
+
+
 def test_rwkv_files_go_to_their_own_reader(tmp_path):
     (tmp_path / "rwkv.bin").write_bytes((0x67676D66).to_bytes(4, "little") + bytes(20))
     with says(ValueError, f"read_rwkv: {tmp_path / 'rwkv.bin'}: the file version must be 100 or 101, got 0"):
@@ -451,12 +473,6 @@ def test_other_number_systems_hold_the_same_model(written):
 
 
 # hostile files
-
-
-KNOWN = (
-    "refimpl's safetensors, GPT-2's safetensors, llm-viz's JSON, Llama's safetensors, "
-    "llama2.c's .bin of version 0 or rwkv.cpp's .bin"
-)
 
 
 def test_files_that_are_no_model(tmp_path):
@@ -509,7 +525,7 @@ def test_texts_that_are_no_json(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"wte.weight": None}, "rwkv.cpp's .bin, got tensors h.0.attn.bias"),
+        ({"wte.weight": None}, f"the file must be {KNOWN}, got tensors h.0.attn.bias"),
         ({"wpe.weight": None}, "tensor 'wpe.weight' must be in the file, got no such name"),
         ({"h.0.ln_1.weight": None}, "tensor 'h.0.ln_1.weight' must be in the file, got no such name"),
         ({"h.1.mlp.c_fc.weight": None}, "tensor 'h.1.mlp.c_fc.weight' must be in the file, got no such name"),

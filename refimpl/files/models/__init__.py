@@ -30,10 +30,10 @@ REFUSED = {
 
 
 def read_model(path: PathLike, *, dtype: str = "float64", library: str = "numpy", device: Any = None) -> Model:
-    """The model in a file, in whichever format: its content tells. A folder stands for its `model.safetensors`.
+    """The model in a file, whose content tells the format; or `model.safetensors` in a folder.
 
-    dtype, library, device : of the weights, as in Float; float64 holds the numbers of all these files exactly. A file
-    that `save` wrote has its dtype.
+    dtype, library, device : of the weights, as in Float; float64 holds the numbers of all these
+    files exactly. A file that `save` wrote has its own dtype.
     """
     path = Path(path) / "model.safetensors" if os.path.isdir(path) else Path(path)
     opening = read_opening(path, file_size("read_model", path))
@@ -46,8 +46,8 @@ def read_model(path: PathLike, *, dtype: str = "float64", library: str = "numpy"
         if form.recognises(opening):
             return form.read(path, system=Float(library, dtype, device))
     if not opening.is_safetensors:
-        start = f"{opening.start[:8]!r} at its beginning"
-        raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got {start}")
+        got = f"{opening.start[:8]!r} at its beginning"
+        raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got {got}")
     tensors = ", ".join(sorted(read_safetensors(path).tensors)[:3])[:200]  # if the file is damaged, this says how
     raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got tensors {tensors or 'none'}")
 

@@ -1,10 +1,10 @@
-"""GPT-2: its published safetensors, and llm-viz's gpt-nano, which has the same architecture in JSON.
+"""GPT-2: its published safetensors, and llm-viz's gpt-nano, the same architecture in JSON.
 
     x_0 = wte[text] + wpe        x ← x + attn(ln_1 x)        x ← x + mlp(ln_2 x)
     logits = ln_f(x) wteᵀ, or of lm_head
 
-attn: softmax(q kᵀ/√d) v, with c_attn = [W_Q W_K W_V];    mlp: gelu(x c_fc) c_proj, with the tanh form of gelu
-Source   Radford et al. 2019, as published in safetensors; Bycroft's llm-viz, with the weights of Karpathy's minGPT.
+attn: softmax(q kᵀ/√d) v, with c_attn = [W_Q W_K W_V]    mlp: gelu(x c_fc) c_proj, by tanh
+Source   Radford et al. 2019, as published in safetensors; Bycroft's llm-viz (Karpathy's minGPT).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BUFFERS = (".attn.bias", ".attn.masked_bias")  # the causal mask, which is no we
 def read_gpt2(path: PathLike, *, system: System) -> Model:
     """The model in GPT-2's safetensors, with or without the prefix "transformer." before its names.
 
-    heads, ε: of the `config.json` beside the file, else as in every published GPT-2: width/64, 10⁻⁵.
-    Matrices are (in, out). The head is tied to the embedding if there is no lm_head, or an equal one.
+    heads, ε: of the `config.json` beside the file, else those of published GPT-2: width/64, 10⁻⁵.
+    Matrices are (in, out). The head is tied to the embedding if lm_head is missing or equal to it.
     """
     who, beside = "read_gpt2", Path(path).with_name("config.json")
     tensors = Tensors(who, path, without_prefix(f"{who}: {path}", read_safetensors(path).tensors), system)
@@ -48,15 +48,15 @@ def read_gpt2(path: PathLike, *, system: System) -> Model:
         raise ValueError(
             f"{who}: {path}: the width must be a multiple of 64, or {beside} must have `n_head`, got a width of {width}"
         )
-    if "lm_head.weight" in tensors:
-        if tensors.equal("lm_head.weight", "wte.weight") or settings.boolean("tie_word_embeddings", False):
-            tensors.remove_tied("lm_head.weight", "wte.weight", beside)
+    head, embedding = "lm_head.weight", "wte.weight"
+    if head in tensors and (tensors.equal(head, embedding) or settings.boolean("tie_word_embeddings", False)):
+        tensors.remove_tied(head, embedding, beside)
     heads, epsilon = settings.integer("n_head", width // 64), settings.fraction("layer_norm_epsilon", "1e-5")
     return gpt2(tensors, settings, heads, epsilon)
 
 
 def read_nano(path: PathLike, *, system: System) -> Model:
-    """The model in llm-viz's JSON. Matrices are (out, in), as torch has them; the head is a matrix of its own."""
+    """The model in llm-viz's JSON. Matrices are (out, in); the head is a matrix of its own."""
     values, arrays = read_arrays(path)
     settings = Settings("read_nano", path, values)
     tensors = Tensors("read_nano", path, without_prefix(settings.about, arrays), system)
@@ -109,7 +109,7 @@ def decode(about: str, info: Any) -> np.ndarray:
 
 
 def gpt2(tensors: Tensors, settings: Settings, heads: int, epsilon: Fraction, out_first: bool = False) -> Model:
-    """The model of GPT-2's tensors, whose matrices are (in, out) in the file, or (out, in) if `out_first`."""
+    """The model of GPT-2's tensors; matrices of the file are (out, in) if `out_first`."""
     vocabulary, width = tensors.shape("wte.weight", 2)
     table = tensors.shape("wpe.weight", 2)[0]
     if width % heads:
@@ -141,21 +141,9 @@ def gpt2(tensors: Tensors, settings: Settings, heads: int, epsilon: Fraction, ou
         weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
     weights["embedding"] = tensors.take("wte.weight", vocabulary, width)
     d = width // heads
+    sizes: dict[str, Any] = {"hidden": hidden, "vocabulary": vocabulary, "table": table}
     with tensors.located():
-        config = Config(
-            layers=layers,
-            width=width,
-            heads=heads,
-            d=d,
-            m=d,
-            phi="softmax",
-            epsilon=epsilon,
-            hidden=hidden,
-            biased=True,
-            vocabulary=vocabulary,
-            tied=tied,
-            table=table,
-        )
+        config = Config(layers, width, heads, None, d, d, "softmax", epsilon=epsilon, biased=True, tied=tied, **sizes)
     return tensors.model(config, weights)
 
 

@@ -3,9 +3,8 @@
     x_0 = E[text]        x ← x + attn(rms x)        x ← x + mlp(rms x)
     logits = rms(x) Eᵀ, or of a head of its own
 
-attn: softmax(R_t q · R_s k / √d) v with RoPE before the kernel;    mlp: (silu(x W_gate) · x W_up) W_down
-Source   Touvron et al. 2023; Karpathy's llama2.c, version 0 of its format, which has interleaved RoPE of base 10000
-         and ε = 10⁻⁵.
+attn: softmax(R_t q · R_s k / √d) v    mlp: (silu(x W_gate) · x W_up) W_down
+Source   Touvron et al. 2023; llama2.c, version 0 (interleaved RoPE of base 10000, ε = 10⁻⁵).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import struct
 from fractions import Fraction
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ..safetensors import read_safetensors
 from .reading import Format, Opening, Settings, Tensors
 
 HEADER = ("dim", "hidden", "layers", "heads", "kv_heads", "vocabulary", "context")
-LLAMA = {"phi": "softmax", "norm": "rms", "activation": "silu", "gated": True}  # of a Config
+LLAMA: dict[str, Any] = {"phi": "softmax", "norm": "rms", "activation": "silu", "gated": True}  # of a Config
 LARGEST = 2**24  # of any number in a header
 MATRICES = {"W_Q": "wq", "W_K": "wk", "W_V": "wv", "W_O": "wo", "W_gate": "w1", "W_up": "w3", "W_down": "w2"}
 ROPE = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
@@ -36,18 +36,15 @@ PROJECTIONS = {
     "W_K": "self_attn.k_proj",
     "W_V": "self_attn.v_proj",
     "W_O": "self_attn.o_proj",
-    "W_gate": "mlp.gate_proj",
-    "W_up": "mlp.up_proj",
-    "W_down": "mlp.down_proj",
 }
+PROJECTIONS |= {"W_gate": "mlp.gate_proj", "W_up": "mlp.up_proj", "W_down": "mlp.down_proj"}
 
 
 def read_llama2c(path: PathLike, *, system: System) -> Model:
     """The model in a llama2.c file of version 0.
 
-    The file has 7 int32, see HEADER (a vocabulary below 0: there is a head of its own), then float32: embedding,
-    attention norms, wq, wk, wv, wo, mlp norms, w1, w2, w3, final norm, tables of cos and sin, the head. Matrices are
-    (out, in), those of all layers together.
+    The file has 7 int32, see HEADER (a vocabulary below 0: there is a head of its own), then
+    float32, see llama2c_shapes. Matrices are (out, in), those of all layers together.
     """
     who = "read_llama2c"
     size = file_size(who, path)
@@ -67,22 +64,11 @@ def read_llama2c(path: PathLike, *, system: System) -> Model:
         weights |= {f"layers.{i}.gain_1": x["norm_1"][i], f"layers.{i}.gain_2": x["norm_2"][i]}
     if "head" in x:
         weights["unembedding"] = x["head"].T
-    rope = Rotary(d, layout="interleaved", placement="before", base=10000)
+    rope, tied = Rotary(d, layout="interleaved", placement="before", base=10000), "head" not in x
+    dim, hidden, layers, heads, groups, vocabulary, _ = header.values()
+    more: dict[str, Any] = {"epsilon": Fraction(1, 100000), "hidden": hidden, "vocabulary": abs(vocabulary)}
     with tensors.located():
-        config = Config(
-            **LLAMA,
-            layers=header["layers"],
-            width=header["dim"],
-            heads=header["heads"],
-            groups=header["kv_heads"],
-            d=d,
-            m=d,
-            rope=rope,
-            epsilon=Fraction(1, 100000),
-            hidden=header["hidden"],
-            vocabulary=abs(header["vocabulary"]),
-            tied="head" not in x,
-        )
+        config = Config(layers, dim, heads, groups, d, d, **LLAMA, **more, rope=rope, tied=tied)
     return tensors.model(config, weights)
 
 
@@ -107,29 +93,18 @@ def llama2c_shapes(header: dict[str, int]) -> dict[str, tuple[int, ...]]:
     """The names and shapes of the arrays behind the header, in the order of the file."""
     dim, hidden, L, heads, groups, vocabulary, context = header.values()
     d = dim // heads
-    shapes: dict[str, tuple[int, ...]] = {
-        "embedding": (abs(vocabulary), dim),
-        "norm_1": (L, dim),
-        "wq": (L, dim, dim),
-        "wk": (L, groups * d, dim),
-        "wv": (L, groups * d, dim),
-        "wo": (L, dim, dim),
-        "norm_2": (L, dim),
-        "w1": (L, hidden, dim),
-        "w2": (L, dim, hidden),
-        "w3": (L, hidden, dim),
-        "final": (dim,),
-        "cos": (context, d // 2),
-        "sin": (context, d // 2),
-    }
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (abs(vocabulary), dim), "norm_1": (L, dim), "wq": (L, dim, dim)}
+    shapes |= {"wk": (L, groups * d, dim), "wv": (L, groups * d, dim), "wo": (L, dim, dim), "norm_2": (L, dim)}
+    shapes |= {"w1": (L, hidden, dim), "w2": (L, dim, hidden), "w3": (L, hidden, dim), "final": (dim,)}
+    shapes |= {"cos": (context, d // 2), "sin": (context, d // 2)}
     return shapes | ({"head": (-vocabulary, dim)} if vocabulary < 0 else {})
 
 
 def check_rotations(tensors: Tensors, cos: np.ndarray, sin: np.ndarray, width: int) -> None:
     """The tables in the file, which llama2.c itself skips, must be those of base 10000.
 
-    They were made in float32: θ_i within a few ulp, and the angle pθ rounded once more. So cos and sin are off by up
-    to p · 2⁻²² or so.
+    They were made in float32: θ_i within a few ulp, and the angle pθ rounded once more. So cos and
+    sin are off by up to p · 2⁻²² or so.
     """
     allowed = (2 + np.arange(len(cos))[:, None]) * 2.0**-22
     for name, table, ours in zip(("cos", "sin"), (cos, sin), angle_table(Float(), width)(range(len(cos))), strict=True):
@@ -160,12 +135,8 @@ def read_llama(path: PathLike, *, system: System) -> Model:
     tied = settings.boolean("tie_word_embeddings", False)
     if tied and "lm_head.weight" in tensors:
         tensors.remove_tied("lm_head.weight", "model.embed_tokens.weight", beside)
-    shapes = {
-        "W_Q": (heads * d, width),
-        "W_K": (groups * d, width),
-        "W_V": (groups * d, width),
-        "W_O": (width, heads * d),
-    }
+    shapes = {"W_Q": (heads * d, width), "W_K": (groups * d, width), "W_V": (groups * d, width)}
+    shapes |= {"W_O": (width, heads * d)}
     shapes |= {"W_gate": (hidden, width), "W_up": (hidden, width), "W_down": (width, hidden)}
     weights = {"gain": tensors.take("model.norm.weight", width)}
     for i in range(layers):
@@ -177,27 +148,19 @@ def read_llama(path: PathLike, *, system: System) -> Model:
     weights["embedding"] = tensors.take("model.embed_tokens.weight", vocabulary, width)
     if not tied:
         weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
-    rope, epsilon = read_rope(settings, d), settings.fraction("rms_norm_eps", "1e-6")
+    more: dict[str, Any] = {
+        "epsilon": settings.fraction("rms_norm_eps", "1e-6"),
+        "hidden": hidden,
+        "vocabulary": vocabulary,
+    }
+    rope = read_rope(settings, d)
     with tensors.located():
-        config = Config(
-            **LLAMA,
-            layers=layers,
-            width=width,
-            heads=heads,
-            groups=groups,
-            d=d,
-            m=d,
-            rope=rope,
-            epsilon=epsilon,
-            hidden=hidden,
-            vocabulary=vocabulary,
-            tied=tied,
-        )
+        config = Config(layers, width, heads, groups, d, d, **LLAMA, **more, rope=rope, tied=tied)
     return tensors.model(config, weights)
 
 
 def read_rope(settings: Settings, width: int) -> Rotary:
-    """RoPE as `rope_theta` says, or the newer `rope_parameters`: {"rope_theta": ..., "rope_type": "default"}."""
+    """RoPE as `rope_theta` says, or the newer `rope_parameters`: {"rope_theta": ...}."""
     inner = settings
     for key in ("rope_scaling", "rope_parameters"):
         values = settings.get(key, {})

@@ -20,7 +20,7 @@ from ..disk import PathLike
 
 
 class Opening(NamedTuple):
-    """The beginning of a file, by which its format is recognised; of safetensors also names and metadata."""
+    """The beginning of a file, which tells its format; of safetensors also names and metadata."""
 
     start: bytes  # 28 bytes, or all of a shorter file
     is_safetensors: bool
@@ -29,7 +29,7 @@ class Opening(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A format of models: its name in messages, how a file of it is recognised, and read(path, system=...)."""
+    """A format of models: its name in messages, its mark, and read(path, system=...)."""
 
     name: str
     recognises: Callable[[Opening], bool]
@@ -37,7 +37,7 @@ class Format(NamedTuple):
 
 
 class Settings:
-    """The values of a configuration file: each of the right kind, or an error that names the file and the key."""
+    """The values of a configuration file, each checked; errors name the file and the key."""
 
     def __init__(self, who: str, path: PathLike, values: dict[str, Any]) -> None:
         self.who, self.path, self.about, self.values = who, path, f"{who}: {path}", values
@@ -83,7 +83,7 @@ class Settings:
 
 
 class Tensors:
-    """The tensors of a file: each is taken once, by its name in the file, with the shape that it must have."""
+    """The tensors of a file: each is taken once, with the shape that it must have."""
 
     def __init__(self, who: str, path: PathLike, arrays: Mapping[str, np.ndarray], system: System) -> None:
         check_type(who, "system", system, System)
@@ -143,14 +143,13 @@ class Tensors:
     def model(self, config: Any, weights: Mapping[str, np.ndarray]) -> Model:
         """The model of these weights in the number system, if no tensor is left over."""
         if self.arrays:
-            raise ValueError(
-                f"{self.about}: every tensor must be a weight of the model, got {min(self.arrays)[:200]!r}, which is not"
-            )
+            name = min(self.arrays)[:200]
+            raise ValueError(f"{self.about}: every tensor must be a weight of the model, got {name!r}, which is not")
         with self.located():
             return Model(config, {name: place(x, self.system) for name, x in weights.items()})
 
 
 def place(x: np.ndarray, system: System) -> Array:
-    """Numbers of a file in a number system, by way of float64, which holds every float32, float16 and bfloat16."""
+    """Numbers of a file in a number system, by way of float64, which holds all of them exactly."""
     wide = np.ascontiguousarray(x, np.float64)
     return system.place(wide) if isinstance(system, Float) else system.convert(wide)  # type: ignore[no-any-return]

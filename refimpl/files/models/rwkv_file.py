@@ -1,8 +1,8 @@
 """The model files of rwkv.cpp (`.bin`), versions 100 and 101, of RWKV 4, 5.1, 5.2 and 7.
 
-    6 × uint32    magic 0x67676d66, file version, vocabulary, width, layers, data type; little-endian
+    6 × uint32    magic 0x67676d66, version, vocabulary, width, layers, data type; little-endian
     then tensors until the end of the file, each
-    3 × uint32    number of axes (1 to 3), length of the name, data type (0: float32, 1: float16; others are quantised)
+    3 × uint32    number of axes (1 to 3), length of the name, data type (0: float32, 1: float16)
     uint32s       the lengths of the axes, the fastest first
     bytes         the name in UTF-8, then the numbers
 
@@ -11,8 +11,7 @@ The numbers are kept as the file has them, which is not in all respects as RWKV-
     5.1, 5.2    decay holds exp(−exp(w)), the decay itself
     5.1         bonus holds exp(u)
     7           the low-rank matrices are transposed, and x_r … x_g are one tensor x_rwkvag
-Every matrix of the file is (out, in); here, where tokens are rows, it is (in, out). Vectors lose their axes of
-length 1.
+Every matrix of the file is (out, in); here it is (in, out). Vectors lose their axes of length 1.
 """
 
 from __future__ import annotations
@@ -33,58 +32,22 @@ from .reading import Format, Tensors
 
 MAGIC = 0x67676D66
 ON_DISK = (np.dtype("<f4"), np.dtype("<f2"))
-DTYPES = ("FP32", "FP16", "Q4_0", "Q4_1", "Q4_1_O", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1")
-DTYPES += ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K")
+DTYPES = ["FP32", "FP16", "Q4_0", "Q4_1", "Q4_1_O", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1"]
+DTYPES += ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"]
 
 # name in the file: name here
-MODEL = {
-    "emb.weight": "embedding",
-    "head.weight": "unembedding",
-    "ln_out.weight": "gain",
-    "ln_out.bias": "offset",
-    "blocks.0.ln0.weight": "gain_0",
-    "blocks.0.ln0.bias": "offset_0",
-}
-EVERY = {
-    "ln1.weight": "gain_1",
-    "ln1.bias": "offset_1",
-    "ln2.weight": "gain_2",
-    "ln2.bias": "offset_2",
-    "att.receptance.weight": "W_R",
-    "att.key.weight": "W_K",
-    "att.value.weight": "W_V",
-    "att.output.weight": "W_O",
-    "ffn.key.weight": "W_up",
-    "ffn.value.weight": "W_down",
-}
-GATED = {
-    "att.time_mix_r": "mix_R",
-    "att.time_mix_k": "mix_K",
-    "att.time_mix_v": "mix_V",
-    "att.time_decay": "decay",
-    "ffn.time_mix_k": "mix_up",
-    "ffn.time_mix_r": "mix_gate",
-    "ffn.receptance.weight": "W_gate",
-}
+MODEL = {"emb.weight": "embedding", "head.weight": "unembedding", "ln_out.weight": "gain", "ln_out.bias": "offset"}
+MODEL |= {"blocks.0.ln0.weight": "gain_0", "blocks.0.ln0.bias": "offset_0"}
+EVERY = {"ln1.weight": "gain_1", "ln1.bias": "offset_1", "ln2.weight": "gain_2", "ln2.bias": "offset_2"}
+EVERY |= {"att.receptance.weight": "W_R", "att.key.weight": "W_K", "att.value.weight": "W_V"}
+EVERY |= {"att.output.weight": "W_O", "ffn.key.weight": "W_up", "ffn.value.weight": "W_down"}
+GATED = {"att.time_mix_r": "mix_R", "att.time_mix_k": "mix_K", "att.time_mix_v": "mix_V", "att.time_decay": "decay"}
+GATED |= {"ffn.time_mix_k": "mix_up", "ffn.time_mix_r": "mix_gate", "ffn.receptance.weight": "W_gate"}
 NORMED = {"att.ln_x.weight": "gain_heads", "att.ln_x.bias": "offset_heads"}
-LOW_RANK = {
-    "att.x_rwkvag": "mix",
-    "att.w0": "decay",
-    "att.w1": "W_decay_1",
-    "att.w2": "W_decay_2",
-    "att.a0": "rate",
-    "att.a1": "W_rate_1",
-    "att.a2": "W_rate_2",
-    "att.v0": "blend",
-    "att.v1": "W_blend_1",
-    "att.v2": "W_blend_2",
-    "att.g1": "W_G_1",
-    "att.g2": "W_G_2",
-    "att.k_k": "removal",
-    "att.k_a": "replacement",
-    "att.r_k": "bonus",
-    "ffn.x_k": "mix_up",
-}
+LOW_RANK = {"att.x_rwkvag": "mix", "att.k_k": "removal", "att.k_a": "replacement", "att.r_k": "bonus"}
+LOW_RANK |= {"att.w0": "decay", "att.w1": "W_decay_1", "att.w2": "W_decay_2", "att.g1": "W_G_1", "att.g2": "W_G_2"}
+LOW_RANK |= {"att.a0": "rate", "att.a1": "W_rate_1", "att.a2": "W_rate_2", "ffn.x_k": "mix_up"}
+LOW_RANK |= {"att.v0": "blend", "att.v1": "W_blend_1", "att.v2": "W_blend_2"}
 LAYER = {
     "4": EVERY | GATED | {"att.time_first": "bonus"},
     "5.1": EVERY | GATED | NORMED | {"att.time_first": "bonus"},
@@ -106,8 +69,8 @@ class Header(NamedTuple):
 def read_rwkv(path: PathLike, *, system: System) -> Model:
     """The model in a file. Memory: a few times the size of the file.
 
-    A file is refused if it is truncated or quantised, or if a tensor is repeated, missing, unknown, not finite, or
-    of a shape that does not go with the others.
+    A file is refused if it is truncated or quantised, or if a tensor is repeated, missing, unknown,
+    not finite, or of a shape that does not go with the others.
     """
     size, about = file_size("read_rwkv", path), f"read_rwkv: {path}"
     with open(path, "rb") as file:
@@ -188,7 +151,7 @@ def check_name(about: str, name: str, layers: int, earlier: Mapping[str, Any]) -
 
 
 def read_config(tensors: Tensors, header: Header) -> Rwkv:
-    """Sizes from the header, the version from the names of a few tensors, and the rest from their shapes."""
+    """Sizes from the header; the version and the rest from names and shapes of a few tensors."""
     for i in range(header.layers):  # before a list of all parameters is made, which may be long
         tensors.shape(f"blocks.{i}.ln1.weight", 1)
     # as rwkv.cpp tells the versions apart

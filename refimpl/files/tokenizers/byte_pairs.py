@@ -1,4 +1,4 @@
-"""Byte-pair encoding: GPT-2's words, merges of neighbours in the order of their rank, bytes as letters."""
+"""Byte-pair encoding: GPT-2's words, merges in the order of their rank, bytes as letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 # Unicode's White_Space. Python's own isspace() counts U+001C … U+001F as well.
 SPACES = frozenset(
-    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
 )
 CONTRACTION = re.compile("'(?:s|t|re|ve|m|ll|d)")
 WORD = re.compile(" ?L+| ?N+| ?O+|[ S]+(?![LNO])|[ S]+")

@@ -99,13 +99,13 @@ UNKNOWN, BOS, EOS, BYTES = 0, 1, 2, range(3, 259)
 
 
 class LlamaTokenizer(Tokenizer):
-    """llama2.c's tokenizer: neighbours are merged, those that make the piece of highest score first.
+    """llama2.c's tokenizer: merges neighbours that make the piece of highest score first.
 
-    The first symbols are characters, or bytes where there is no piece for a character. A text begins
-    with BOS and a space, which decoding takes away after BOS; BOS and EOS are no text.
+    It starts from characters, or bytes where a character has no piece. A text begins with BOS and a
+    space, which decoding takes away after BOS; BOS and EOS are no text.
     pieces and scores by id: <unk>, BOS, EOS, <0x00> … <0xFF>, and the pieces proper.
-    Source   Karpathy's llama2.c, run.c. Differs: text never becomes one of the ids up to 258, even if
-             it reads "<0x41>".
+    Source   Karpathy's llama2.c, run.c. Differs: text never becomes one of the ids up to 258, even
+             if it reads "<0x41>".
     """
 
     start = BOS
@@ -137,6 +137,5 @@ def check_vocabulary(tokenizer: Tokenizer, model: Model) -> None:
     """A tokenizer must have the ids of a model, all of them and no others."""
     check_type("check_vocabulary", "tokenizer", tokenizer, Tokenizer)
     if tokenizer.vocabulary != model.config.vocabulary:
-        raise ValueError(
-            f"check_vocabulary: `tokenizer` must have the {model.config.vocabulary} ids of the model, got {tokenizer.vocabulary}"
-        )
+        ids = f"the {model.config.vocabulary} ids of the model, got {tokenizer.vocabulary}"
+        raise ValueError(f"check_vocabulary: `tokenizer` must have {ids}")

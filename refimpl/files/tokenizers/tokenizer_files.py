@@ -86,16 +86,15 @@ def read_merges(
             )
         both = "".join(pair)
         if both not in ids or both in made:
-            raise ValueError(
-                f"{who}: {path}: line {number} must make a token that has an id, and was not made before, got {brief(line)}"
-            )
+            wanted = "must make a token that has an id, and was not made before"
+            raise ValueError(f"{who}: {path}: line {number} {wanted}, got {brief(line)}")
         made.add(both)
         merges[ids[pair[0]], ids[pair[1]]] = (number, ids[both])
     return merges
 
 
 def read_llama_tokenizer(path: PathLike) -> LlamaTokenizer:
-    """llama2.c's tokenizer: int32 the greatest length; then float32 score, int32 length, bytes of each token."""
+    """llama2.c's tokenizer: int32 greatest length; then float32 score, int32 length, bytes."""
     who = f"read_tokenizer: {path}"
     data = read_bytes("read_tokenizer", path)
     if len(data) < 4:
