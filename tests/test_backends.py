@@ -168,7 +168,8 @@ def test_conversion_of_exact_probes_on_every_backend(backend, layout):
     "backend", [name for name in BACKENDS if "jax" not in name]
 )  # which would compile every operation
 def test_models_on_every_backend(backend):
-    """Tokens, norms, MLP, RoPE and a batch of prompts: dtype and device stay; converted and prompted are within the errors of both."""
+    """Tokens, norms, MLP, RoPE and a batch of prompts: dtype and device stay; converted and
+    prompted are within the errors of both."""
     system = BACKENDS[backend]()
     config = ri.Config(
         1,

@@ -1,4 +1,5 @@
-"""GF(p) is exact for every p: each plan of a matrix product at its worst, elementwise arithmetic at its edges, inversion of many."""
+"""GF(p) is exact for every p: each plan of a matrix product at its worst, elementwise arithmetic
+at its edges, inversion of many."""
 
 from __future__ import annotations
 
@@ -90,7 +91,9 @@ def test_no_sum_exceeds_what_is_exact(p):
         left, right = max(1, way.left), max(1, way.right)
         if left == right == 1 and terms <= way.block:
             assert terms * a * b < 2**51  # as floor needs it
-        else:  # all of one power is added up in int64, after a remainder of little more than p/2; its quotient by p is found to within 1
+        else:
+            # all of one power is added up in int64, after a remainder of little more than p/2;
+            # its quotient by p is found to within 1
             total = 0.6 * p + min(left, right) * -(-terms // way.block) * min(terms, way.block) * a * b
             assert total < 2**63 and (left + right == 2 or total / p * 2**way.bits < 2**50)
 
@@ -158,7 +161,8 @@ def test_long_sums(p):
 
 @pytest.mark.parametrize("p", [p for p in PRIMES if plan(p, TERMS).block < 2**14])
 def test_a_block_too_long_is_wrong(p, monkeypatch):
-    """The bound is needed: with blocks of sixteen times as many terms the worst case comes out wrong, at every kind of plan."""
+    """The bound is needed: with blocks of sixteen times as many terms the worst case comes out
+    wrong, at every kind of plan."""
     way = plan(p, TERMS)
     k = 16 * way.block
     monkeypatch.setattr(modular, "LONG", k)

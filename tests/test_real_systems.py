@@ -1,4 +1,5 @@
-"""The real number systems: mpmath, balls and floats, against exact rationals and against mpmath at a higher precision."""
+"""The real number systems: mpmath, balls and floats, against exact rationals and against mpmath at
+a higher precision."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_mpmath_functions_are_right_to_the_last_digit(digits, name):
     numbers, high = MP(digits), MP(2 * digits + 20)
     x = numbers.abs(numbers.random((50,), 7)) * 9
     got, want = fractions(getattr(numbers, name)(x), "test"), fractions(getattr(high, name)(high.convert(x)), "test")
-    # Correct but for the last place: mpmath promises no correct rounding, so a whole unit, at most 2·2^-prec of the value.
+    # Correct but for the last place: mpmath promises no correct rounding, so a whole unit, at most
+    # 2·2^-prec of the value.
     assert all(abs(g - w) <= abs(w) * Fraction(2, 2**numbers.ctx.prec) for g, w in zip(got, want, strict=True))
     assert numbers.ctx.dps == digits
 
@@ -114,7 +116,8 @@ def test_balls_contain_what_they_compute(maker, digits, seed):
         (numbers.abs(a), QQ.abs(x) / 7),
     ]:
         assert contains(numbers, got, want)
-        # Sizes stay below 98, one division by at least 1/56 turns on them; at most 4 roundings, of 2 units of 10^-digits each.
+        # Sizes stay below 98, one division by at least 1/56 turns on them; at most 4 roundings, of
+        # 2 units of 10^-digits each.
         assert numbers.radius(got) <= 56 * 98 * 8 * 10.0**-digits
     for name in ("exp", "cos", "sin", "sqrt"):  # of multiples of 1/8, which every precision holds exactly
         z = QQ.abs(x) if name == "sqrt" else x
