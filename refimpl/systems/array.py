@@ -183,25 +183,15 @@ def elementwise(f: Callable[..., Any], *arrays: Any) -> HostArray:
 class SystemArray:
     """An array over a number system. It computes only with its own kind and with rationals."""
 
-    __slots__ = ("planes", "system")
+    __slots__ = ("dtype", "ndim", "planes", "shape", "system")
     __array_ufunc__ = None  # else NumPy would apply its own functions entry by entry
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, system: ArraySystem, planes: Planes) -> None:
-        self.system = system
+        self.system = self.dtype = system
         self.planes = tuple([np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True)])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.planes[0].shape)
-
-    @property
-    def ndim(self) -> int:
-        return self.planes[0].ndim
-
-    @property
-    def dtype(self) -> System:
-        return self.system
+        self.shape: tuple[int, ...] = self.planes[0].shape
+        self.ndim = len(self.shape)
 
     device = "cpu"
 
@@ -459,6 +449,11 @@ class ArraySystem(System):
 
     def isfinite(self, x: SystemArray) -> HostArray:
         return np.ones(x.shape, dtype=bool)
+
+    @functools.cached_property
+    def always_finite(self) -> bool:
+        """Has this system neither nan nor inf?"""
+        return type(self).isfinite is ArraySystem.isfinite
 
     # The namespace: arithmetic.
 

@@ -117,6 +117,8 @@ def surely_finite(x: Array) -> bool:
 
     One nan or inf makes a sum nan or inf, and few sums of finite numbers overflow.
     """
+    if isinstance(x, SystemArray):
+        return x.system.always_finite
     if not isinstance(x, np.ndarray):
         return False
     if x.size < 4096 or x.dtype not in (np.float32, np.float64) or x.ndim < 2:

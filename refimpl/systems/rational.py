@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, cast
@@ -63,7 +64,7 @@ class Rational(ObjectSystem):
         """
         y = self.right_factor(x, y)
         maker = self.make.__module__
-        if slices.terms(x, y) <= SMALL[maker]:
+        if math.prod(x.shape) * y.shape[-1] <= SMALL[maker]:
             return super().matmul(x, y)
         (m, d), (n, e) = over_common_denominator(x.planes[0], -1), over_common_denominator(y.planes[0], -2)
         if max(map(int.bit_length, (*d.flat, *e.flat))) > WIDE[maker]:
