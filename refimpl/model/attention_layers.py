@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from ..arrays import Array
@@ -22,7 +23,7 @@ from ..attention.softmax_attention import KVCache, softmax_attention, softmax_at
 from ..checks import check_integer, check_type, require_finite
 from ..errors import NotDefined, NotFinite, brief, choose
 from ..systems.floats import array_namespace, surely_finite
-from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm, split_heads
+from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm
 
 ORDERS = ("pre", "post", "parallel")
 LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
@@ -218,7 +219,8 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
     Query heads that share keys and values stand on an axis of their own:
     q (..., groups, heads/groups, n, d), k (..., groups, 1, n, d).
     """
-    q = split_heads(x @ w["W_Q"] + w.get("b_Q", 0), c.kv_heads, c.heads // c.kv_heads)
+    groups = c.kv_heads
+    q = split_heads(x @ w["W_Q"] + w.get("b_Q", 0), groups, c.heads // groups)
     k, v = (y[..., None, :, :] for y in keys_values(c, w, x))
     if not (surely_finite(q) and surely_finite(k) and surely_finite(v)):
         for name, y in (("q", q), ("k", k), ("v", v)):
@@ -243,5 +245,12 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
 
 def keys_values(c: Config, w: Mapping[str, Array], x: Array) -> tuple[Array, Array]:
     """k (..., groups, n, d) and v (..., groups, n, m) of a layer, from the input of its attention."""
-    k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
-    return split_heads(k, c.kv_heads), split_heads(v, c.kv_heads)
+    k, v, groups = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0), c.kv_heads
+    return split_heads(k, groups), split_heads(v, groups)
+
+
+def split_heads(x: Array, *heads: int) -> Array:
+    """(..., n, heads·width) -> (..., heads, n, width)"""
+    xp = array_namespace(x)
+    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
+    return xp.moveaxis(x, -2 - len(heads), -2)

@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isqrt, prod
+from math import isqrt
 from typing import Any, NamedTuple, Protocol
 
 from ..arrays import Array, Mask
@@ -28,7 +28,7 @@ from ..attention.rope import circle_point
 from ..checks import check_finite, check_integer, check_kinds, check_shape, check_token_ids, check_type, require_finite
 from ..errors import choose
 from ..systems import System, SystemArray, seed_of, system_of
-from ..systems.floats import array_namespace, constant, device, require_of
+from ..systems.floats import array_namespace, constant, device, require_of, surely_finite
 
 # √(2/π), as published code has it: the nearest float64.
 GELU = Fraction(7186705221432913, 2**53)
@@ -137,11 +137,13 @@ class Model:
         for name, wanted in self.config.shapes.items():
             if name not in self.weights:
                 raise ValueError(f"Model: `weights` must have {name!r} of shape {wanted}, got no such name")
-            w = self.weights[name]
-            check_kinds("Model", **{next(iter(self.weights)): self.like, name: w})
-            if tuple(w.shape) != wanted:
-                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(w.shape)}")
-            check_finite("Model", name, w, axes=("row", "column")[2 - len(wanted) :])
+        check_kinds("Model", **self.weights)
+        for name, wanted in self.config.shapes.items():
+            if tuple(self.weights[name].shape) != wanted:
+                got = tuple(self.weights[name].shape)
+                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {got}")
+            if not surely_finite(self.weights[name]):
+                check_finite("Model", name, self.weights[name], axes=("row", "column")[2 - len(wanted) :])
         self.kernel = self.config.kernel(self.weights)
         self.check_biases()
 
@@ -342,13 +344,6 @@ def mlp(
     hidden = x @ up + b_up
     hidden = sigma(hidden) if gate is None else sigma(x @ gate) * hidden
     return hidden @ down + b_down
-
-
-def split_heads(x: Array, *heads: int) -> Array:
-    """(..., n, heads·width) -> (..., heads, n, width)"""
-    xp = array_namespace(x)
-    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
-    return xp.moveaxis(x, -2 - len(heads), -2)
 
 
 def random_model(system: System, config: Family, seed: int) -> Model:

@@ -550,7 +550,16 @@ class ObjectSystem(ArraySystem):
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         y = self.right_factor(x, y)
-        return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if x.shape[-1] else super().matmul(x, y)
+        if not x.shape[-1]:
+            return super().matmul(x, y)
+        faster = self.large_product(x, y) if math.prod(x.shape) * y.shape[-1] > self.small_product else None
+        return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if faster is None else faster
+
+    small_product = 2**62  # terms up to which NumPy's loop over objects is the fastest way
+
+    def large_product(self, x: SystemArray, y: SystemArray) -> SystemArray | None:
+        """x @ y in a faster way, if there is one for these numbers."""
+        return None
 
     def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         if not x.shape[axis]:  # NumPy's sum of no objects is the integer 0
