@@ -118,8 +118,7 @@ def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
         return None
     ids = integer_array(x)
     if ids is None:
-        wanted = "token ids (..., tokens) or an array of vectors"
-        raise TypeError(f"{who}: `{name}` must be {wanted}, got {brief(x)}")
+        raise TypeError(f"{who}: `{name}` must be token ids (..., tokens) or an array of vectors, got {brief(x)}")
     check_shape(who, name, ids, "tokens")
     wrong = (ids < 0) | (ids >= vocabulary)
     if wrong.any():

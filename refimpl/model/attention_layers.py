@@ -231,12 +231,9 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
     if run.form in (LINEAR if c.softmax else SOFTMAX):
         kind = "softmax" if c.softmax else "linear"
         raise NotDefined(f"transformer: `form` must be of {kind} attention, as the model is, got {run.form.__name__}")
-    if c.softmax:
-        form = run.form or softmax_attention_shifted
-        o, after = form(q, k, v, rope=model.kernel.rope, cache=shared, mask=run.mask)
-    else:
-        form = run.form or linear_attention_chunked
-        o, after = form(q, k, v, model.kernel, state=shared, mask=run.mask)
+    form = run.form or (softmax_attention_shifted if c.softmax else linear_attention_chunked)
+    past = {"rope": model.kernel.rope, "cache": shared} if c.softmax else {"kernel": model.kernel, "state": shared}
+    o, after = form(q, k, v, mask=run.mask, **past)
     xp = array_namespace(o)
     o = xp.moveaxis(o, -2, -4)  # (..., n, groups, heads/groups, m)
     o = xp.reshape(o, (*o.shape[:-3], c.heads * c.m)) @ w["W_O"] + w.get("b_O", 0)

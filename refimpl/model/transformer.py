@@ -212,9 +212,7 @@ def transformer(
 
     text : token ids (..., n), or vectors (..., n, width)    ->  logits (..., n, vocabulary), or vectors
     form : the definition of attention, or a form that equals it; None: the fastest
-    mask : as in linear_attention
-    between : (i, x) -> x, called on the output of layer i: to watch it, or to replace it
-    on_attention : (i, call), told of each call of attention before it is made
+    mask : as in linear_attention        between, on_attention : as in Pass
     """
     check_type("transformer", "model", model, Model)
     x = embed(model, check_text(model, text, "transformer", "text"))

@@ -113,10 +113,7 @@ def _ones(rows: int, columns: int, dtype: Any) -> HostArray:
 
 
 def surely_finite(x: Array) -> bool:
-    """all(isfinite(x)), or False where the answer would take longer.
-
-    One nan or inf makes a sum nan or inf, and few sums of finite numbers overflow.
-    """
+    """all(isfinite(x)), or False where the answer would take longer. One nan or inf makes a sum nan or inf."""
     if isinstance(x, SystemArray):
         return x.system.always_finite
     if not isinstance(x, np.ndarray):
