@@ -176,8 +176,8 @@ class Config:
             return norm(y, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=self.norm, epsilon=self.epsilon)
 
         def mlp_(y: Array) -> Array:
-            options = {"gate": w.get("W_gate"), "b_up": w.get("b_up", 0), "b_down": w.get("b_down", 0)}
-            return mlp(y, w["W_up"], w["W_down"], **options, activation=self.activation)
+            b_up, b_down = w.get("b_up", 0), w.get("b_down", 0)
+            return mlp(y, w["W_up"], w["W_down"], w.get("W_gate"), b_up, b_down, activation=self.activation)
 
         try:
             y = x if self.order == "post" else norm_(1, x)

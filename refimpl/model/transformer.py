@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isqrt
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from ..arrays import Array, Mask
 from ..attention.feature_maps import Kernel, relu
@@ -66,7 +66,7 @@ class Family(Protocol):
     """A kind of model: its configuration and its layer. A new one is a frozen dataclass in a file of its own.
 
     family : its name in files        shapes : name and shape of every parameter
-    past : the kind of Past that a layer carries
+    past : the kind of Past that a layer carries        d : width of a key
     norm, epsilon, order, tied, table : as in Config, for what stands around the layers
     """
 
@@ -76,6 +76,8 @@ class Family(Protocol):
     def layers(self) -> int: ...
     @property
     def width(self) -> int: ...
+    @property
+    def d(self) -> int: ...
     @property
     def vocabulary(self) -> int: ...
     @property
@@ -236,7 +238,7 @@ def token_vectors(model: Model, text: Any) -> Array:
     """Rows of the embedding for token ids; vectors as they are."""
     xp, like = array_namespace(model.like), model.like
     if text.dtype != int:
-        return text  # type: ignore[no-any-return]
+        return cast(Array, text)
     flat = text.reshape(-1) if isinstance(like, SystemArray) else xp.asarray(text.reshape(-1), device=device(like))
     return xp.reshape(xp.take(model.weights["embedding"], flat, axis=0), (*text.shape, model.config.width))
 
@@ -281,7 +283,9 @@ def unembed(model: Model, x: Array) -> Array:
 NORMS = {"none": "ring", "layer": "real", "rms": "real", "layer_rational": "field", "rms_rational": "field"}
 
 
-def norm(x: Array, gain: Any = 1, offset: Any = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON) -> Array:
+def norm(
+    x: Array, gain: Array | int = 1, offset: Array | int = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON
+) -> Array:
     """Normalise each token, (..., n, width).
 
         layer   y = x − mean(x)     rms   y = x       then    y / √(mean(y²) + ε) · gain + offset
@@ -331,7 +335,14 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], str]] = {
 
 
 def mlp(
-    x: Array, up: Array, down: Array, *, gate: Any = None, b_up: Any = 0, b_down: Any = 0, activation: str = "gelu"
+    x: Array,
+    up: Array,
+    down: Array,
+    gate: Array | None = None,
+    b_up: Array | int = 0,
+    b_down: Array | int = 0,
+    *,
+    activation: str = "gelu",
 ) -> Array:
     """σ(x W_up + b_up) W_down + b_down, or gated: (σ(x W_gate) · (x W_up + b_up)) W_down + b_down.
 

@@ -121,7 +121,7 @@ def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCa
     The prompt's own queries suggest which ones to expect of the input, as if they were asked where
     the input begins.
     """
-    xp, rope, d = array_namespace(model.like), model.kernel.rope, model.config.d  # type: ignore[attr-defined]
+    xp, rope, d = array_namespace(model.like), model.kernel.rope, model.config.d
     root = xp.sqrt(xp.sqrt(xp.ones_like(model.weights["layers.0.W_Q"][:1, :1]) / d))  # √c = d^-¼
     biases = []
     for i, cache in enumerate(model.biases or ()):

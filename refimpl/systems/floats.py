@@ -65,7 +65,7 @@ def require_of(x: Array, capability: str, who: str) -> None:
         require(Float.of(x), capability, who)
 
 
-def constant(x: Array, value: Fraction) -> Any:
+def constant(x: Array, value: Fraction) -> Fraction | float:
     """A rational constant beside x: exact in a system of ours, rounded to the dtype of floats."""
     return value if isinstance(x, SystemArray) else float(value)
 

@@ -12,12 +12,12 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ...attention.feature_maps import feature_map
-from ...attention.state import State
+from ...attention.linear_attention import State
 from ...model.attention_layers import Config, Rotary, keys_values
 from ...model.transformer import Model, norm
 from ...systems.array import seed_of
@@ -231,7 +231,7 @@ def bias_formula(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sid
         if case.order == "post"
         else norm(problem.prompt, *gain, kind=case.norm, epsilon=model.config.epsilon)
     )
-    k, v = keys_values(model.config, weights, y)
+    k, v = keys_values(cast(Config, model.config), weights, y)
     phi, rope = model.kernel.maps[1], model.kernel.rope
     at, xp = [start + j + by for j in range(case.M)], array_namespace(v)
     before, after = (

@@ -13,7 +13,8 @@ from typing import Any
 
 from ...arrays import Array
 from ...attention.feature_maps import Kernel
-from ...attention.state import State, no_text
+from ...attention.linear_attention import State
+from ...attention.state import no_text
 from ...systems import Dependencies, seed_of
 from ...systems.floats import array_namespace
 from ..cases import Case
