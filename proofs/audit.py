@@ -1,8 +1,8 @@
-"""See that the proofs assume nothing:  python audit.py BUILD ROOM ...   (after `make check`, which leaves coqchk.log in BUILD)
+"""See that the proofs assume nothing:  python audit.py BUILD FILE ...   (after `make check`, which leaves coqchk.log in BUILD)
 
 1. No word in a source that assumes a thing or switches a check of the kernel off.
 2. `Print Assumptions` of every statement says "Closed under the global context".
-3. The independent checker, which has read every room, found no axiom of ours and no check switched off.
+3. The independent checker, which has read every file, found no axiom of ours and no check switched off.
 
 Then BUILD/audited.json says which sources were found in order; `refimpl verify` reads it.
 """
@@ -27,18 +27,18 @@ CLOSED = "Closed under the global context"
 SEALED = r"(?:mathcomp\.(?:ssreflect|fingroup|algebra)|Coq\.ssr)(?:\.\w+){3,}"
 
 
-def main(build: Path, rooms: list[str]) -> list[str]:
+def main(build: Path, files: list[str]) -> list[str]:
     """What is wrong."""
     found, names = [], []
-    for room in rooms:
-        text = (build / f"{room}.v").read_text(encoding="utf-8")
+    for file in files:
+        text = (build / f"{file}.v").read_text(encoding="utf-8")
         bare = without_comments(text)
-        found += [f"{room}.v: {word}" for word in re.findall(rf"\b(?:{ASSUMING}|{HIDING})\b", bare)]
-        found += [f"{room}.v: a comment within a string"] if re.search(r'"[^"\n]*(?:\(\*|\*\))[^"\n]*"', text) else []
+        found += [f"{file}.v: {word}" for word in re.findall(rf"\b(?:{ASSUMING}|{HIDING})\b", bare)]
+        found += [f"{file}.v: a comment within a string"] if re.search(r'"[^"\n]*(?:\(\*|\*\))[^"\n]*"', text) else []
         own = re.findall(rf"\b(?:{STATEMENT})\s+([\w']+)", bare)
-        found += [f"{room}.v: {name} is there twice" for name in sorted({name for name in own if own.count(name) > 1})]
-        names += [f"icl.{room}.{name}" for name in own]
-    return found + assumptions(build, rooms, names) + checker((build / "coqchk.log").read_text(encoding="utf-8"))
+        found += [f"{file}.v: {name} is there twice" for name in sorted({name for name in own if own.count(name) > 1})]
+        names += [f"icl.{file}.{name}" for name in own]
+    return found + assumptions(build, files, names) + checker((build / "coqchk.log").read_text(encoding="utf-8"))
 
 
 def without_comments(text: str) -> str:
@@ -50,14 +50,14 @@ def without_comments(text: str) -> str:
     return "".join(kept)
 
 
-def assumptions(build: Path, rooms: list[str], names: list[str]) -> list[str]:
-    lines = [f"From icl Require {' '.join(rooms)}.", *(f"Print Assumptions {name}." for name in names)]
+def assumptions(build: Path, files: list[str], names: list[str]) -> list[str]:
+    lines = [f"From icl Require {' '.join(files)}.", *(f"Print Assumptions {name}." for name in names)]
     (build / "assumptions.v").write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = subprocess.run(["coqc", "-Q", ".", "icl", "assumptions.v"], cwd=build, capture_output=True, text=True)
     if done.returncode:
         return [done.stderr]
     print(
-        f"{done.stdout.count(CLOSED)} of {len(names)} definitions and statements in {len(rooms)} rooms are closed under the global context"
+        f"{done.stdout.count(CLOSED)} of {len(names)} definitions and statements in {len(files)} files are closed under the global context"
     )
     return (
         []
@@ -77,13 +77,13 @@ def checker(log: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    build, rooms = Path(sys.argv[1]), sys.argv[2:]
+    build, files = Path(sys.argv[1]), sys.argv[2:]
     (build / "audited.json").unlink(missing_ok=True)
-    if wrong := main(build, rooms):
+    if wrong := main(build, files):
         sys.exit("\n".join(["audit: not in order", *filter(None, wrong)]))
     from refimpl.verify.check import source  # what the instances were computed by
 
-    digests = {f"{room}.v": hashlib.sha256((build / f"{room}.v").read_bytes()).hexdigest() for room in rooms} | {
+    digests = {f"{file}.v": hashlib.sha256((build / f"{file}.v").read_bytes()).hexdigest() for file in files} | {
         "refimpl": source()
     }
     (build / "audited.json").write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")

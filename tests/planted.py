@@ -23,7 +23,7 @@ from refimpl.attention.forms import linear_form, softmax_form
 from refimpl.checks import visible
 from refimpl.systems import SystemArray
 
-rooms = sys.modules
+MODULES = sys.modules
 Kernel = Callable[..., Any]
 HUGE = ri.GF(2**61 - 1)
 
@@ -402,7 +402,7 @@ def prefix_off_by_one(*args: Any, mask: Any = "causal", **options: Any) -> Any:
 
 def with_features(wrong: Callable[..., tuple[Any, Any, Any, Any]]) -> Kernel:
     def kernel(*args: Any, **options: Any) -> Any:
-        with mock.patch.object(rooms["refimpl.attention.forms"], "features", wrong):
+        with mock.patch.object(MODULES["refimpl.attention.forms"], "features", wrong):
             return ri.linear_attention(*args, **options)
 
     kernel.__name__ = wrong.__name__

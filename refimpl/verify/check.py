@@ -78,11 +78,7 @@ def _degrees(theorem: Theorem, case: Shape, numbers: Numbers, impl: Implementati
 
 
 def check(
-    theorem: Theorem,
-    system: Any,
-    cases: Iterable[Any],
-    draws: Draws | None = None,
-    impl: Implementation = REFIMPL,
+    theorem: Theorem, system: Any, cases: Iterable[Any], draws: Draws | None = None, impl: Implementation = REFIMPL
 ) -> Result:
     """Check one theorem in one system, on those of the cases that it speaks of."""
     began, draws = time.perf_counter(), draws or Draws()

@@ -316,12 +316,7 @@ def more_lessons(seed: int) -> tuple[Lesson, ...]:
 
 OSWALD = "von Oswald et al. 2023, {}, in our reading"
 theorem = functools.partial(
-    Theorem,
-    cases=LESSONS,
-    more=more_lessons,
-    needs=("field", "a mean over examples"),
-    phi=False,
-    group="descent",
+    Theorem, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False, group="descent"
 )
 REN = "Ren & Liu 2024, {}"
 DESCENTS = (
