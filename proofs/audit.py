@@ -1,4 +1,6 @@
-"""See that the proofs assume nothing:  python audit.py BUILD FILE ...   (after `make check`, which leaves coqchk.log in BUILD)
+"""See that the proofs assume nothing:  python audit.py BUILD FILE ...
+
+It runs after `make check`, which leaves coqchk.log in BUILD.
 
 1. No word in a source that assumes a thing or switches a check of the kernel off.
 2. `Print Assumptions` of every statement says "Closed under the global context".
@@ -56,9 +58,8 @@ def assumptions(build: Path, files: list[str], names: list[str]) -> list[str]:
     done = subprocess.run(["coqc", "-Q", ".", "icl", "assumptions.v"], cwd=build, capture_output=True, text=True)
     if done.returncode:
         return [done.stderr]
-    print(
-        f"{done.stdout.count(CLOSED)} of {len(names)} definitions and statements in {len(files)} files are closed under the global context"
-    )
+    closed = f"{done.stdout.count(CLOSED)} of {len(names)} definitions and statements in {len(files)} files"
+    print(f"{closed} are closed under the global context")
     return (
         []
         if done.stdout.count(CLOSED) == len(names) > 0

@@ -1,7 +1,8 @@
-"""Planted bugs: wrong kernels, each a small edit of a right one, and the checks that must reject them.
+"""Planted bugs: wrong kernels, each a small edit of a right one, and the checks that reject them.
 
-A check takes a kernel with the arguments of `linear_attention` (or of `softmax_attention`) and returns None, or in words
-what is wrong. `python tests/planted.py` prints which check rejects which bug.
+A check takes a kernel with the arguments of `linear_attention` (or of `softmax_attention`) and
+returns None, or in words what is wrong. `python tests/planted.py` prints which check rejects which
+bug.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def check(f: Callable[[Kernel], str | None]) -> Callable[[Kernel], str | None]:
     return run
 
 
-# Problems: q, k, v and options in the numbers of any field. d ≠ m ≠ n ≠ heads, unless it is the point that they agree.
+# Problems: q, k, v and options in the numbers of any field. d ≠ m ≠ n ≠ heads, unless it is the
+# point that they agree.
 
 
 def square_plus_one(x: Any) -> Any:
@@ -70,7 +72,7 @@ def square_plus_one(x: Any) -> Any:
 
 
 def problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """Each option on its own at least once, so that an edit which another option hides is seen somewhere."""
+    """Each option on its own at least once, so that no other option hides an edit everywhere."""
 
     def make(name: str, *, lead=(2,), lead_q=None, n=5, d=4, m=3, r=None, start=True, **options: Any):  # type: ignore[no-untyped-def]
         seed = sum(map(ord, name))
@@ -136,7 +138,7 @@ def exact_in_GF(kernel: Kernel) -> str | None:
 
 @check
 def split_invariance(kernel: Kernel) -> str | None:
-    """Reading a text in two parts, the state carried over, is reading it at once: at every split, in GF(p)."""
+    """Reading a text in two parts, split anywhere, is reading it at once, in GF(p)."""
     for name, x, options in problems(HUGE):
         mask, n = options.get("mask", "causal"), x[0].shape[-2]
         if mask == "full":
@@ -209,7 +211,10 @@ def bound_float32(kernel: Kernel) -> str | None:
 
 @check
 def dependencies(kernel: Kernel) -> str | None:
-    """o_t depends on q_t, on k_s and v_s for s < max(t+1, P), and on the state: on no more and no less."""
+    """o_t depends on q_t, on k_s and v_s for s < max(t+1, P), and on the state.
+
+    It depends on no more and no less.
+    """
     system, n, d, m = ri.Dependencies(), 5, 4, 3
     q, k, v, past = (range(i * n, i * n + n) for i in range(4))
     S, z = system.tokens((d, m), [past[0]] * d), system.tokens((d, 1), [past[1]] * d)
@@ -562,7 +567,10 @@ def softmax_problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[s
 
 
 def balls_differ(name: str, got: tuple[Any, ri.KVCache], want: tuple[Any, ri.KVCache]) -> str | None:
-    """Two enclosures of one number meet. The radius says how small an error would have been seen."""
+    """Two enclosures of one number meet.
+
+    The radius says how small an error would have been seen.
+    """
     system = ri.balls(30)
     for part, a, b in (("o", got[0], want[0]), ("k", got[1].k, want[1].k), ("v", got[1].v, want[1].v)):
         assert system.radius(b) < np.max(np.abs(ri.floats(b)))  # else VACUOUS

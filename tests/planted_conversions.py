@@ -1,5 +1,6 @@
-"""Planted bugs in the conversion of a prompt: each a small edit of `convert` or `unconvert`, and the rows of verify that it turns red.
+"""Planted bugs in the conversion of a prompt, and the theorems of verify that each turns red.
 
+Each is a small edit of `convert` or `unconvert`.
 `python tests/planted_conversions.py` prints which theorem rejects which bug.
 """
 
@@ -244,7 +245,10 @@ def broken(name: str) -> Implementation:
 
 
 def rejects(theorem: str, name: str, system: Any, *, full: bool = False) -> bool:
-    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
+    """Does this theorem fail with the bug planted, because of what comes out?
+
+    A slip in the bug itself must not count.
+    """
     (result,) = verify([theorem], [system], full=full, implementation=broken(name))
     slip = result.evidence.startswith("raised") and "the denominator φ(q)·z is zero" not in result.evidence
     return result.verdict == "FAIL" and not slip

@@ -40,10 +40,13 @@ def test_the_bound_by_hand():
 @pytest.mark.parametrize("points", [("elementwise", "sums"), ("elementwise", "sums", "partial")])
 @given(seed=st.integers(0, 999), n=st.integers(1, 9), normalise=st.booleans(), signed=st.booleans())
 def test_low_precision_stays_within_the_bound(points, seed, n, normalise, signed):
-    """bfloat16 with wide or narrow accumulators: the bound holds. Where nothing cancels it says something in every row.
+    """bfloat16 with wide or narrow accumulators: the bound holds.
 
-    If features and values are positive, A_num = num and A_den = den, so the bound is (2γ + u)|o|/(1 − γ) < |o| while 3γ + u < 1;
-    here K = n + r + 2 ≤ 15, γ < 1/16. Values of both signs may cancel, and rows be vacuous.
+    Where nothing cancels it says something in every row.
+
+    If features and values are positive, A_num = num and A_den = den, so the bound is (2γ + u)|o|/(1
+    − γ) < |o| while 3γ + u < 1; here K = n + r + 2 ≤ 15, γ < 1/16. Values of both signs may cancel,
+    and rows be vacuous.
     """
     system = Rounded("bfloat16", points)
     q, k, v = draw(system, n=n, seed=seed)

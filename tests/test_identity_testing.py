@@ -1,4 +1,4 @@
-"""Identity testing in GF(p): computed degrees bound the true ones, and a false identity survives no more often than is said."""
+"""Computed degrees bound the true ones; false identities in GF(p) survive as seldom as is said."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ def test_degrees_of_linear_attention_are_bounds(form, normalise):
 @pytest.mark.parametrize("placement", ["after", "before"])
 @pytest.mark.parametrize("normalise", [False, True])
 def test_degrees_under_rope(normalise, placement):
-    """Positions 1 and 2: the state is seen through R_t, a key through R_tᵀ R_s, which is R_{s−t}, but to Degrees is of position t + s."""
+    """The state is seen through R_t, a key through R_tᵀ R_s, at positions 1 and 2.
+
+    That is R_{s−t}, but Degrees sees a rotation of position t + s.
+    """
     claim = computed(*attention(ri.linear_attention, normalise, True, "identity", placement))
     D = 2 if normalise else 0
     assert claim == [[[3 + 2 * 2], [3 + 2 * 4]], [[2 * 2 + D], [2 * 4 + D]]]
@@ -167,7 +170,7 @@ def test_degrees_of_programs_are_bounds(steps):
 
 
 def enumerate_all(f, variables, p):
-    """Of all points of GF(p): how many can be run, and at how many of these the two entries of f agree."""
+    """How many points of GF(p) can be run, and at how many of these the two entries of f agree."""
     field, run, agree = GF(p), 0, 0
     for point in itertools.product(range(p), repeat=variables):
         try:

@@ -1,4 +1,7 @@
-"""A check that was never seen to fail does not count: every planted bug is rejected by a check that accepts the right forms."""
+"""A check that was never seen to fail does not count.
+
+Every planted bug is rejected by a check that accepts the right forms.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def test_every_check_rejects_something_and_every_bug_says_what_it_catches():
 
 
 def test_epsilon_passes_allclose():
-    """Why there are exact checks: a hidden ε of 1e-6 is invisible to the usual comparison, in float64, at unit scale."""
+    """Why there are exact checks.
+
+    A hidden ε of 1e-6 is invisible to the usual comparison, in float64, at unit scale.
+    """
     q, k, v = (abs(ri.Float().random(shape, i)) for i, shape in enumerate([(40, 4), (40, 4), (40, 3)]))
     right, wrong = (f(q, k, v)[0] for f in (ri.linear_attention, BUGS["epsilon_in_denominator"].kernel))
     assert np.allclose(right, wrong)

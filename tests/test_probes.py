@@ -17,7 +17,10 @@ FORMATS = {"bfloat16": Rounded("bfloat16"), "float16": Float("numpy", "float16")
 @settings(max_examples=8)
 @given(data=st.data())
 def test_no_partial_sum_can_round(name, data):
-    """Integers whose sums of absolute values stay within 2^p, in S, z, num, den; power-of-two denominators."""
+    """Integers whose sums of absolute values stay within 2^p, in S, z, num, den.
+
+    Power-of-two denominators.
+    """
     limit = 1 / ri.unit_roundoff(name)
     n, r, m = (data.draw(st.integers(*ends)) for ends in ((0, 80), (1, 4), (1, 2)))
     mask, seed, start = (
@@ -71,7 +74,10 @@ def test_a_probe_tells_the_layouts_apart(layout):
 @pytest.mark.parametrize("start", [True, False])
 @pytest.mark.parametrize("last", [64, pytest.param(127, marks=pytest.mark.slow)])
 def test_a_probe_sees_to_the_end_of_the_text(r, start, last):
-    """A kernel that writes nothing from some token on, in bfloat16, where few writes fit: seen at the very last one too."""
+    """A kernel that writes nothing from some token on, in bfloat16, where few writes fit.
+
+    Seen at the very last one too.
+    """
     probe = ri.exact_probe(Rounded("bfloat16"), n=128, r=r, m=3, start=start)
     k = QQ.convert(probe.k).tolist()
     deaf = probe.k.system.convert([[row if t < last else [0] * r for t, row in enumerate(head)] for head in k])

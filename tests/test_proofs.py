@@ -1,6 +1,9 @@
-"""The proofs, their table, the registry and the library speak of the same theorems; and the audit would see an assumption.
+"""The proofs, their table, the registry and the library speak of the same theorems.
 
-With Coq installed and REFIMPL_COQ=1, the audit is also run on proofs that assume something, which takes seconds.
+And the audit would see an assumption.
+
+With Coq installed and REFIMPL_COQ=1, the audit is also run on proofs that assume something, which
+takes seconds.
 """
 
 from __future__ import annotations
@@ -155,7 +158,8 @@ PLANTED = {
     ),
     "admitted lemma": ("Lemma two : 1 = 2. Proof. Admitted.", "file.v: Admitted"),
     "guard check off": (
-        "Unset Guard Checking.\nFixpoint loop (n : nat) : False := loop n.\nLemma two : 1 = 2. Proof. destruct (loop 0). Qed.",
+        "Unset Guard Checking.\nFixpoint loop (n : nat) : False := loop n.\n"
+        "Lemma two : 1 = 2. Proof. destruct (loop 0). Qed.",
         "file.v: Guard Checking",
     ),
     "positivity check off": (
@@ -167,7 +171,8 @@ PLANTED = {
         "Property",
     ),
     "hidden in a module": (
-        "Require Import Classical.\nModule Hidden. Theorem two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed. End Hidden.\n"
+        "Require Import Classical.\n"
+        "Module Hidden. Theorem two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed. End Hidden.\n"
         "Theorem two : 2 = 2. Proof. reflexivity. Qed.",
         "two is there twice",
     ),
