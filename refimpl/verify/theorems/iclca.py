@@ -25,9 +25,9 @@ from ...systems.floats import array_namespace
 from ..cases import Case, ModelCase
 from ..conversion_check import weighted_form
 from ..implementation import Implementation
-from ..probes import Probe, exact_probe
-from ..theorem import Numbers, Sides, Theorem, record
-from .identities import states
+from ..probes import Probe
+from ..theorem import Numbers, Sides, Theorem
+from .identities import draw_probe, states
 
 # Exact systems run those without roots and exponentials; the last two are for the others.
 TURNED = ModelCase(3, 2, layers=2, width=3, heads=2, rope=("half", "after", 2))
@@ -308,19 +308,9 @@ def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
     Nothing rounds. The text is split everywhere.
     """
-    probe = exact_probe(
-        numbers.system,
-        n=case.n,
-        r=case.d,
-        m=case.m,
-        seed=numbers.seed,
-        normalise=case.normalise,
-        layout=case.rope[0] if case.rope else None,
-        start=case.start is not None,
-    )
+    probe = draw_probe(case, numbers)
     model, x = selecting_model(numbers.system, probe, case)
     xp = array_namespace(x)
-    record(numbers.digest, x)
     for M in range(case.n + 1):
         y = impl.transformer(impl.convert(model, x[:M, :]), x[M:, :], form=impl.linear_attention_chunked)[0]
         o = xp.reshape(y[:, -2 * case.m :], (case.n - M, 2, case.m))
