@@ -61,95 +61,25 @@ from .systems import (
     system_of,
 )
 
-# Names of refimpl.verify, which is imported when the first of them is asked for.
-_VERIFY = {
-    "Judgement": "bounds",
-    "exact_with_bound": "bounds",
-    "judge": "bounds",
-    "unit_roundoff": "bounds",
-    "check_conversion": "conversion_check",
-    "Probe": "probes",
-    "exact_probe": "probes",
-}
+# In the order of reading; the names of refimpl.verify are imported when they are asked for.
+__all__ = ["QQ", "GF", "MP", "Float", "balls", "Rounded", "RunningError", "Degrees", "Dependencies", "Dual"]
+__all__ += ["system", "system_of", "floats"]
+__all__ += ["linear_attention", "linear_attention_quadratic", "linear_attention_recurrent", "linear_attention_chunked"]
+__all__ += ["Kernel", "feature_maps", "FEATURE_MAPS", "feature_map"]
+__all__ += ["rope", "Rope", "rotate", "angle_table", "power_table", "circle_point", "state", "State"]
+__all__ += ["softmax_attention", "softmax_attention_shifted", "KVCache", "Memory", "Points", "linear_attention_carried"]
+__all__ += ["RandomFeatures", "random_features", "mean_squared_error", "recurrence", "recurrence_sum", "Carried"]
+__all__ += ["Config", "Rotary", "Rwkv", "Model", "random_model", "draw_model", "transformer", "generate"]
+__all__ += ["convert", "unconvert", "Compression", "Best", "Fidelity", "fidelity"]
+__all__ += ["save", "load", "digest", "read_model", "read_tokenizer"]
+__all__ += ["check_conversion", "exact_probe", "Probe", "exact_with_bound", "judge", "Judgement", "unit_roundoff"]
+__all__ += ["NotDefined", "NotFinite", "ZeroDenominator", "__version__"]
+
+_VERIFY = {"check_conversion": "conversion_check", "exact_probe": "probes", "Probe": "probes"}
+_VERIFY |= dict.fromkeys(["exact_with_bound", "judge", "Judgement", "unit_roundoff"], "bounds")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _VERIFY:
         raise AttributeError(f"module 'refimpl' has no attribute {name!r}")
     return getattr(importlib.import_module(f"refimpl.verify.{_VERIFY[name]}"), name)
-
-
-# In the order of reading: numbers, attention, its state, models, prompts, files, evidence, errors.
-__all__ = [
-    "FEATURE_MAPS",
-    "GF",
-    "MP",
-    "QQ",
-    "Best",
-    "Carried",
-    "Compression",
-    "Config",
-    "Degrees",
-    "Dependencies",
-    "Dual",
-    "Fidelity",
-    "Float",
-    "Judgement",
-    "KVCache",
-    "Kernel",
-    "Memory",
-    "Model",
-    "NotDefined",
-    "NotFinite",
-    "Points",
-    "Probe",
-    "RandomFeatures",
-    "Rope",
-    "Rotary",
-    "Rounded",
-    "RunningError",
-    "Rwkv",
-    "State",
-    "ZeroDenominator",
-    "__version__",
-    "angle_table",
-    "balls",
-    "check_conversion",
-    "circle_point",
-    "convert",
-    "digest",
-    "draw_model",
-    "exact_probe",
-    "exact_with_bound",
-    "feature_map",
-    "feature_maps",
-    "fidelity",
-    "floats",
-    "generate",
-    "judge",
-    "linear_attention",
-    "linear_attention_carried",
-    "linear_attention_chunked",
-    "linear_attention_quadratic",
-    "linear_attention_recurrent",
-    "load",
-    "mean_squared_error",
-    "power_table",
-    "random_features",
-    "random_model",
-    "read_model",
-    "read_tokenizer",
-    "recurrence",
-    "recurrence_sum",
-    "rope",
-    "rotate",
-    "save",
-    "softmax_attention",
-    "softmax_attention_shifted",
-    "state",
-    "system",
-    "system_of",
-    "transformer",
-    "unconvert",
-    "unit_roundoff",
-]

@@ -1,12 +1,12 @@
 """ICLCA on one page: a prompt becomes biases of linearized attention, exactly.
 
-Every function is a formula of the paper (Chen et al. 2024, arXiv 2406.02847; here positions start
-at 0). There are no checks, no options and no speed. The library is this page made robust and fast;
+Every function is a formula of the paper (Chen et al. 2024, arXiv 2406.02847; positions start at 0
+here). There are no checks, no options and no speed. The library is this page made robust and fast;
 `refimpl verify nano` holds the two equal, in every number system.
 
-    n tokens    t query    s ≤ t key    d key width    m value width    r features    M prompt length
-    q, k (heads, n, d)    v (heads, n, m)    φ phi: (..., d) -> (..., r)    x (n, width)
-    b_KV (heads, r, m)    b_D (heads, r)     R_p: the rotation of position p, by rope = (c, s)
+    n tokens   t query   s ≤ t key   d key width   m value width   r features   M prompt length
+    q, k (heads, n, d)    v (heads, n, m)    phi φ: (..., d) -> (..., r)    x (n, width)
+    b_KV (heads, r, m)    b_D (heads, r)     R_p the rotation of position p, by rope = (c, s)
 """
 
 from array_api_compat import array_namespace
@@ -46,13 +46,13 @@ def project(x, w, heads):
 
 def layer(x, w, heads, phi, rope, sigma, b_KV, b_D):
     """x ← x + [o_1 … o_H] W_O, then x ← x + σ(x W_up) W_down: all but attention is token-wise."""
-    o = attention(*project(x, w, heads), phi, rope, b_KV, b_D)
-    x = x + array_namespace(x).reshape(array_namespace(x).moveaxis(o, 0, 1), (len(x), -1)) @ w["W_O"]
+    xp, o = array_namespace(x), attention(*project(x, w, heads), phi, rope, b_KV, b_D)
+    x = x + xp.reshape(xp.moveaxis(o, 0, 1), (x.shape[0], -1)) @ w["W_O"]
     return x + sigma(x @ w["W_up"]) @ w["W_down"]
 
 
 def transformer(x, layers, heads, phi, rope, sigma, biases):
-    """x ← layer_i(x), with the biases of each layer."""
+    """x ← layer_i(x), each with its biases."""
     for w, (b_KV, b_D) in zip(layers, biases, strict=True):
         x = layer(x, w, heads, phi, rope, sigma, b_KV, b_D)
     return x
@@ -61,17 +61,17 @@ def transformer(x, layers, heads, phi, rope, sigma, biases):
 def convert(prompt, layers, heads, phi, rope, sigma, biases):
     """The biases that stand for the prompt: for every text,
 
-        transformer(text, …, convert(prompt, …, biases)) = transformer(prompt ++ text, …, biases)[M:]
+      transformer(text, …, convert(prompt, …, biases)) = transformer(prompt ++ text, …, biases)[M:]
 
-    b'_KV = R_{-M} b_KV + Σ_j R_{j-M} φ(k'_j) v'_jᵀ        b'_D = b_D + Σ_j φ(k'_j)        j = 0 … M-1
+    b'_KV = R_{-M} b_KV + Σ_j R_{j-M} φ(k'_j) v'_jᵀ      b'_D = b_D + Σ_j φ(k'_j)      j = 0 … M-1
     """
     xp, M, x, new = array_namespace(prompt), prompt.shape[0], prompt, []
     for w, (b_KV, b_D) in zip(layers, biases, strict=True):
         _, k, v = project(x, w, heads)
-        S = xp.matrix_transpose(rotate_tokens(phi(k), -M, rope)) @ v
         R_b = xp.matrix_transpose(rotate(xp.matrix_transpose(b_KV), -M, rope))
+        S = xp.matrix_transpose(rotate_tokens(phi(k), -M, rope)) @ v
         new.append((R_b + S, b_D + xp.sum(phi(k), axis=-2)))
-        x = layer(x, w, heads, phi, rope, sigma, b_KV, b_D)  # the prompt goes on with the old biases
+        x = layer(x, w, heads, phi, rope, sigma, b_KV, b_D)  # the prompt goes on with the old ones
     return new
 
 
@@ -81,21 +81,20 @@ def example():
 
     import numpy as np
 
-    def draw(*shape):
-        return rng.integers(-8, 9, shape).astype(object) * Fraction(1, 8)
-
-    rng, sizes = np.random.default_rng(0), {"W_Q": 4, "W_K": 4, "W_V": 2, "W_up": 3}
-    layers = [{n: draw(2, k) for n, k in sizes.items()} | {"W_O": draw(2, 2), "W_down": draw(3, 2)} for _ in "ab"]
-    rope = (np.array([Fraction(3, 5)]), np.array([Fraction(4, 5)]))
-    model = layers, 2, lambda x: x * x + 1, rope, lambda x: x * x  # heads, φ, R, σ
-    prompt, text, nothing = draw(3, 2), draw(1, 2), [(0 * draw(2, 2, 1), 0 * draw(2, 2)) for _ in "ab"]
-    biases = convert(prompt, *model, nothing)
-    prompted = transformer(np.concat([prompt, text]), *model, nothing)[3:]
-    converted, dropped = transformer(text, *model, biases), transformer(text, *model, nothing)
-    for name, o in (("prompted", prompted), ("converted", converted), ("dropped", dropped)):
-        print(f"{name:10}", *(f"{float(y):+.12f}" for y in o[0]))
-    print(f"b_KV of layer 0, head 0: {', '.join(map(str, biases[0][0][0].flat))}")
-    print(f"prompted == converted, as fractions: {bool((prompted == converted).all())}")
+    rng, F = np.random.default_rng(0), Fraction
+    draw = lambda *shape: rng.integers(-8, 9, shape).astype(object) * F(1, 8)
+    sizes = dict(W_Q=(2, 4), W_K=(2, 4), W_V=(2, 2), W_O=(2, 2), W_up=(2, 3), W_down=(3, 2))
+    layers = [{name: draw(*sizes[name]) for name in sizes} for _ in range(2)]
+    rope = (np.array([F(3, 5)]), np.array([F(4, 5)]))
+    model = layers, 2, lambda x: x * x + 1, rope, lambda x: x * x  # two heads, φ, R, σ
+    none, prompt, text = [(0 * draw(2, 2, 1), 0 * draw(2, 2))] * 2, draw(3, 2), draw(1, 2)
+    biases, both = convert(prompt, *model, none), np.concat([prompt, text])
+    want, bare = (transformer(x, *model, none)[-1:] for x in (both, text))
+    got = transformer(text, *model, biases)
+    for name, o in ("prompt ++ text", want), ("biases, text", got), ("text", bare):
+        print(f"{name:16}", *(f"{float(y):+.12f}" for y in o[0]))
+    print("b_KV, layer 0, head 0:", *biases[0][0][0].flat)
+    print("equal, as fractions:  ", bool((want == got).all()))
 
 
 if __name__ == "__main__":

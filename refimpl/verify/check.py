@@ -24,7 +24,7 @@ from .cases import Shape
 from .identity_testing import degree, survival
 from .implementation import REFIMPL, Implementation
 from .theorem import Numbers, Result, Theorem
-from .ways import Instance, Tally, Way, label, reason_against, way_of
+from .ways import Instance, Tally, Way, reason_against, way_of
 
 REDRAWS = 20
 
@@ -82,8 +82,8 @@ def check(
 ) -> Result:
     """Check one theorem in one system, on those of the cases that it speaks of."""
     began, draws = time.perf_counter(), draws or Draws()
-    way, not_checked = way_of(theorem, system), functools.partial(Result, theorem.name, label(system), "N/A")
-    if theorem.only not in ("", label(system)):
+    way, not_checked = way_of(theorem, system), functools.partial(Result, theorem.name, system.label, "N/A")
+    if theorem.only not in ("", system.label):
         return not_checked(f"{theorem.name} is too large for any system but {theorem.only}")
     if way is None:
         return not_checked(reason_against(theorem, system))
@@ -100,7 +100,7 @@ def check(
     verdict, least = way.verdict(tally), tally.least_certain
     return Result(
         theorem.name,
-        label(system),
+        system.label,
         verdict.verdict,
         verdict.evidence,
         instances=tally.count,
@@ -133,7 +133,7 @@ def missing_capability(theorem: Theorem, case: Shape, system: System) -> str:
 def run_instance(way: Way, theorem: Theorem, case: Shape, system: Any, draws: Draws, impl: Implementation) -> Instance:
     """One case, drawn again as long as a denominator is zero."""
     for attempt in range(REDRAWS):
-        seed = draws.seed_of(theorem, label(system), case, attempt)
+        seed = draws.seed_of(theorem, system.label, case, attempt)
         try:
             found = replace(way.run(theorem, case, system, seed, impl), redraws=attempt)
             if way.name == "equality" and isinstance(system, FiniteField) and theorem.certified:

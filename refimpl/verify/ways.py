@@ -22,15 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..errors import NotDefined
-from ..systems import MP, Dependencies, Float, Rounded, RunningError, System, SystemArray, fractions
+from ..systems import MP, RunningError, System, SystemArray, fractions
 from ..systems.array import host, plain
-from ..systems.balls import Balls
 from ..systems.floats import dtype_name
-from ..systems.formats import FORMATS
 from ..systems.multiprecision import Multiprecision
-from ..systems.rational import Rational
-from .bounds import judge, judge_errors, unit_roundoff
+from .bounds import judge, judge_errors
 from .implementation import Implementation
 from .theorem import Different, Numbers, Theorem, record
 
@@ -388,50 +384,13 @@ def table() -> str:
 
 def way_of(theorem: Theorem, system: System) -> Way | None:
     """The way in which this theorem is checked in this system."""
-    return next((WAYS[name] for name in ways(system) if name in theorem.ways), None)
+    return next((WAYS[name] for name in system.ways if name in theorem.ways), None)
 
 
 def reason_against(theorem: Theorem, system: System) -> str:
     """Why there is no way to check this theorem in this system."""
     alone = WAYS[theorem.ways[0]].theorem_elsewhere if len(theorem.ways) == 1 else ""
-    return alone.format(theorem.name) or WAYS[ways(system)[0]].other_theorems
-
-
-def ways(system: System) -> tuple[str, ...]:
-    """The names of the ways that decide in a system, the one that says most first."""
-    if system.exact:
-        return ("equality", "witness")
-    if isinstance(system, Balls):
-        return ("enclosure",)
-    if isinstance(system, Dependencies):
-        return ("structure",)
-    if isinstance(system, Multiprecision):
-        return ("bound",)
-    if isinstance(system, Rounded):
-        return ("probe", "oracle")
-    if not isinstance(system, Float):
-        raise NotDefined(f"verify: {system.name} has no way of deciding equality")
-    if str(system.device).startswith("meta"):
-        raise NotDefined(f"verify: {system.name} has shapes but no values; there is nothing to compare")
-    if system.kind not in FORMATS:
-        raise NotDefined(
-            f"verify: no error bound is known for {system.name}; it must be float64, float32, float16 or bfloat16"
-        )
-    wide = unit_roundoff(system.kind) <= Fraction(1, 2**24)
-    return (*["bound"] * wide, "probe", "oracle", *["sampled"] * (system.kind == "float64"))
-
-
-def label(system: System) -> str:
-    """The system as `--system` takes it."""
-    if isinstance(system, Rational):
-        return "Q"
-    if isinstance(system, Multiprecision):
-        return f"mpmath({system.digits})"
-    if isinstance(system, Balls):
-        return f"balls({system.digits})"
-    if isinstance(system, Rounded):
-        return f"rounded({system.format})"
-    return system.name.removeprefix("numpy ")
+    return alone.format(theorem.name) or WAYS[system.ways[0]].other_theorems
 
 
 def likelihood(chance: Fraction) -> str:
