@@ -326,27 +326,18 @@ theorem = functools.partial(
     Theorem.of, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False, group="descent"
 )
 attention = functools.partial(theorem, needs=("ring", "attention"))
-softmax = functools.partial(
-    theorem,
-    needs=("real", "softmax attention"),
-    # of few numbers each, keys are too alike for floats
-    cases=(Lesson(2, 3, 2), Lesson(3, 4, 1, T=2)),
-    more=lambda seed: (Lesson(4, 6, 2, T=2), Lesson(2, 5, 2, T=3)),
-)
+# of few numbers each, keys are too alike for floats
+LONG, LONGER = (Lesson(2, 3, 2), Lesson(3, 4, 1, T=2)), (Lesson(4, 6, 2, T=2), Lesson(2, 5, 2, T=3))
+softmax = functools.partial(theorem, needs=("real", "softmax attention"), cases=LONG, more=lambda seed: LONGER)
 mlp = functools.partial(theorem, needs=("ordered", "relu"), cases=(Lesson(4, 1, 2, T=2),), ways=("equality", "bound"))
 IRIE = "Irie et al. 2022, after Aizerman et al. 1964"
 HISTORY = "error signals given, or those of any number of steps on a loss"
-ONE, TWO, THREE, GD = (
-    f"von Oswald et al. 2023, {place}, in our reading"
-    for place in ("Proposition 1", "Proposition 2", "Proposition 3", "GD++")
-)
+OSWALD, REN = "von Oswald et al. 2023, {}, in our reading".format, "Ren & Liu 2024, {}".format
+ONE = OSWALD("Proposition 1")
 SEEN, NOT_0 = "the examples see each other", "N ≠ 0, 2 ≠ 0"
 OSWALD_OURS = "all but the weights: the hidden key, the conversion, the reading of b_KV"
 DAI = "Dai et al. 2023, as read in notes on it"
-REN, VARIANTS, FEED_FORWARD = (
-    f"Ren & Liu 2024, {place}"
-    for place in ("Theorem 3.1", "its variants, as on its slides", "its extension to a feed-forward layer")
-)
+VARIANTS = REN("its variants, as on its slides")
 KERNEL = "κ(k, q) = φ(k)·φ(q); D ≠ 0, η ≠ 0"
 GRAM = "the Gram matrix of keys and query is positive definite; η ≠ 0"
 READINGS = "the losses; both readings of the regulariser besides the slides'"
@@ -363,15 +354,15 @@ DESCENTS = (
         cases=WIDE,
     ),
     theorem(von_oswald_model, f"{SEEN} (a prefix mask); a query hides its key; {NOT_0}", ONE, ours=OSWALD_OURS),
-    theorem(gd_plus_plus, f"{SEEN}; {NOT_0}", GD, ours="W_0 ≠ 0; the two heads", cases=MOVED),
-    theorem(token_map, NOT_0, TWO, ours="the map, an MLP"),
-    attention(pairing, "one-hot positions", THREE, ours="the construction"),
+    theorem(gd_plus_plus, f"{SEEN}; {NOT_0}", OSWALD("GD++"), ours="W_0 ≠ 0; the two heads", cases=MOVED),
+    theorem(token_map, NOT_0, OSWALD("Proposition 2"), ours="the map, an MLP"),
+    attention(pairing, "one-hot positions", OSWALD("Proposition 3"), ours="the construction"),
     attention(implicit_finetuning, "no softmax, no scale", DAI),
     theorem(momentum, "none", DAI, needs=("ring", "a recurrence")),
-    theorem(ren_liu_step, KERNEL, REN, name="ren_liu", ours="the constants W_0 and D", cases=ATTENDED),
-    softmax(ren_liu_softmax, GRAM, REN, ours="the constants; the features"),
+    theorem(ren_liu_step, KERNEL, REN("Theorem 3.1"), name="ren_liu", ours="the constants W_0 and D", cases=ATTENDED),
+    softmax(ren_liu_softmax, GRAM, REN("Theorem 3.1"), ours="the constants; the features"),
     theorem(ren_liu_variants, "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0", VARIANTS, ours=f"{READINGS}; {AUGMENTED}", cases=FOUR),
-    mlp(ren_liu_mlp, "D ≠ 0, η ≠ 0", FEED_FORWARD, ours="the construction"),
+    mlp(ren_liu_mlp, "D ≠ 0, η ≠ 0", REN("its extension to a feed-forward layer"), ours="the construction"),
     theorem(rank_one_patch, "|a|² ≠ 0", UNTRAINED, cases=(Lesson(1, 3, 2, T=2), Lesson(1, 1, 2))),
 )
 WITNESSES = (
