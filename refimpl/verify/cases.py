@@ -128,7 +128,7 @@ class ModelCase(Shape):
         )
 
     def config(self, base: int | None) -> Config:
-        """The configuration of the model, with RoPE by angles, or by points of the circle if base is None."""
+        """The configuration of the model, with RoPE by angles, or by points for base None."""
         options = {f.name: getattr(self, f.name) for f in fields(Config) if f.name not in ("rope", "epsilon")}
         return Config(**options, rope=Rotary(self.rope[2], *self.rope[:2], base) if self.rope else None)
 
@@ -166,7 +166,7 @@ class Lesson(Shape):
 
 @dataclass(frozen=True)
 class FeatureCase(Shape):
-    """A map to random features with r directions; a prompt of M tokens and a text of n, of width d."""
+    """A map to random features with r directions; a prompt of M and a text of n tokens of width d."""
 
     phi: str
     M: int

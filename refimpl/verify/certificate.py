@@ -1,8 +1,8 @@
 """A certificate: the checks, their numbers and their results, so that anyone can repeat them.
 
 Each seed is a digest of the source, the theorem, the system, the shape and the user's seed. The
-certificate names them all, so a replay draws the same numbers. In exact systems everything must come
-out the same, bit for bit; in floats too, if the versions of all packages are the same.
+certificate names them all, so a replay draws the same numbers. In exact systems everything must
+come out the same, bit for bit; in floats too, if the versions of all packages are the same.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def versions() -> dict[str, str | None]:
 
 
 def failure(result: Result, draws: Draws, impl: Implementation = REFIMPL) -> dict[str, Any]:
-    """The certificate of a single failing instance, as small as it could be made, with its numbers."""
+    """The certificate of one failing instance, as small as it could be made, with its numbers."""
     theorem, numbers = THEOREMS[result.theorem], system(result.system)
     cases = [c for c in result.cases if str(c) == result.worst]
     if not cases:  # no instance failed by itself: the verdict is on all of them together

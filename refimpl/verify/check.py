@@ -31,7 +31,7 @@ REDRAWS = 20
 
 @functools.cache
 def source() -> str:
-    """The digest of the library's source. It is part of every seed, so that nobody picks a lucky one."""
+    """The digest of the library's source, a part of every seed: nobody picks a lucky one."""
     sha = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         sha.update(path.name.encode() + path.read_bytes())

@@ -7,10 +7,10 @@ attention is compared, in each layer on the same queries, keys and values. Those
 recorded while it is pushed through the model, those of the input come from the prompted model. The
 error of one attention meets the bound of one attention, at any depth.
 
-    compared     of the converted model               with
-    prompt       attention over the prompt            the definition
-    b_KV, b_D    its biases                           the biases that the prompt's keys and values give
-    output       attention, from those biases         the definition, over prompt and input
+    compared     of the converted model           with
+    prompt       attention over the prompt        the definition
+    b_KV, b_D    its biases                       the biases that the prompt's keys and values give
+    output       attention, from those biases     the definition, over prompt and input
 
 For the bounds, the same programs run on floats that carry their errors; the errors of both sides
 are added.
@@ -268,7 +268,7 @@ class Attention:
         return replace(self, kernel=replace(self.kernel, rope=rope), strength=strength, numbers=numbers)
 
     def bounds(self, prompt: Sequence[AttentionCall], text: AttentionCall) -> dict[str, np.ndarray]:
-        """For each array by its name, the difference that rounding may make between the two sides."""
+        """For each array by name, the difference that rounding may make between the sides."""
         *prompt, text = (call_with_errors(c, self.numbers) for c in (*prompt, text))
         left, _ = self.converted(prompt, text)
         right = left | self.prompted(prompt, text)
@@ -316,7 +316,7 @@ def without_error(numbers: RunningError, x: Any) -> Any:
 
 
 def check_layer(i: int, system: System, both: Attention, twin: Attention | None, calls: Calls) -> LayerCheck:
-    """The verdict on layer i, from the calls of its attention on the prompt and, the last, the text."""
+    """The verdict on layer i, from the calls of its attention on the prompt and, last, the text."""
     *prompt, text = calls
     assert text.past is not None
     left, again = both.converted(prompt, text, stored=text.past)

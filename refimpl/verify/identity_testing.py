@@ -21,7 +21,7 @@ Polynomial = list[int]  # coefficients modulo p, the constant first; the last is
 
 
 def degree(left: SystemArray, right: SystemArray) -> int:
-    """δ, the degree of the polynomial that must be zero for left = right, the largest of all entries.
+    """δ, the degree of the polynomial that must be 0 for left = right, the largest of all entries.
 
         N₁/D₁ − N₂/D₂ = (N₁ L/D₁ − N₂ L/D₂) / L        L the least common multiple of D₁ and D₂
 
@@ -52,7 +52,7 @@ def survival(delta: int, divided: int, p: int) -> Fraction:
 def restrict(
     f: Callable[..., SystemArray], shapes: Sequence[tuple[int, ...]], *, p: int = 2**61 - 1, seed: int = 0
 ) -> list[np.ndarray]:
-    """The true degrees [of numerators, of denominators] of f(x, y, ...), for arrays of these shapes.
+    """The true degrees [of numerators, of denominators] of f(x, y, ...) for arrays of these shapes.
 
     On the line x = a + s b, with a and b uniform in GF(p), an entry of f is a fraction N(s)/D(s),
     and but for a probability of the order of degree/p it has the same degrees there as everywhere.
@@ -70,7 +70,7 @@ def restrict(
 
 
 def fraction(values: list[int], p: int) -> tuple[Polynomial, Polynomial]:
-    """Cauchy's interpolation: N, D of least total degree with N(s) = D(s) values[s−1], s = 1, 2, ...
+    """Cauchy's interpolation: N, D of least total degree, N(s) = D(s) values[s−1] for s = 1, 2, ...
 
     For g the polynomial through all values and M = ∏(x − s), Euclid's algorithm gives remainders r
     ≡ t g modulo M: the degree of r falls from row to row as that of the cofactor t rises, and N/D

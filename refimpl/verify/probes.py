@@ -1,4 +1,4 @@
-"""Exact probes: inputs on which all correct kernels agree with `==`, in any dtype and order of sums.
+"""Exact probes: inputs on which all correct kernels agree by `==`, in any dtype and order of sums.
 
 Keys are one-hot or zero, queries and values small integers, partial sums at most 2^p for p
 significant bits, denominators powers of two, rotations quarter turns. No operation rounds, on any
@@ -22,7 +22,7 @@ from .bounds import finite_fractions, unit_roundoff
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Arguments of linear_attention in the numbers of one system, and what must come out, over ℚ."""
+    """Arguments of linear_attention in the numbers of a system, and what must come out, over ℚ."""
 
     q: Any
     k: Any

@@ -166,7 +166,7 @@ class Numbers:
         return Rope(power_table(*circle_point(self.draw(width // 2))), layout, placement)
 
     def model(self, case: ModelCase) -> Model:
-        """A model whose weights are numbers of the origin: an analysis does not see how they were made."""
+        """A model with weights of the origin: an analysis does not see how they were made."""
         own = Numbers(self.origin, self.seed) if self.system is not self.origin else self
         own.count = self.count
         model = draw_model(own.draw, case.config(10000 if self.angles else None))
@@ -192,7 +192,7 @@ def record(digest: Any, *arrays: Any) -> None:
 
 
 def number_text(x: Any) -> str:
-    """A number as text: a fraction in base 16, whose length has no limit; an mpf by its components."""
+    """A number as text: a fraction in base 16, which has no limit; an mpf by its components."""
     if isinstance(x, numbers.Rational):
         return f"{x.numerator:x}/{x.denominator:x}"
     return str(getattr(x, "_mpf_", None) or x)

@@ -290,7 +290,7 @@ class Oracle(Way):
 
 
 class Sampling(Way):
-    """By the central limit theorem, luck does not take the mean of many draws far from the formula."""
+    """By the central limit theorem, luck takes no mean of many draws far from the formula."""
 
     def compare(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, draws, mean = pair

@@ -45,7 +45,9 @@ def draw_features(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
 
 
 def rotation_covariance(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """φ_ω(R_p x) = φ_{R_{−p}ω}(x), so a state is shifted by turning directions, and prompts stack."""
+    """φ_ω(R_p x) = φ_{R_{−p}ω}(x), so a state is shifted by turning directions, and prompts
+    stack.
+    """
     phi, n = draw_features(case, numbers), case.M + case.n
     q, k, v = (numbers.draw(n, width) for width in (case.d, case.d, 2))
     assert case.rope

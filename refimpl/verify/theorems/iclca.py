@@ -192,8 +192,8 @@ def iclca_layers(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sid
 
 
 def iclca_bias(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """b'_KV = R_{-M} b_KV + Σ R_{j-M} φ(k'_j) v'_jᵀ; b'_D = b_D + Σ φ(k'_j), which RoPE after φ never
-    turns.
+    """b'_KV = R_{-M} b_KV + Σ R_{j-M} φ(k'_j) v'_jᵀ; b'_D = b_D + Σ φ(k'_j), which RoPE after φ
+    never turns.
     """
     problem, by = Problem.of(case, numbers, impl), -case.M if case.restart else 0
     model, start = problem.model, case.start or 0

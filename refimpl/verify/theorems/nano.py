@@ -63,7 +63,7 @@ def nano(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def arguments(model: Model, r: int) -> tuple[list[Any], tuple[Any, Any], list[tuple[Any, Any]]]:
-    """The weights, the rotation and the biases of a model with r features, as nano.py takes them."""
+    """The weights, the rotation and the biases of a model with r features, for nano.py."""
     c = cast(Config, model.config)
     states = model.biases or [no_text(model.like, r, c.m, lead=(c.heads,))] * c.layers
     biases = [(state.S, state.z) for state in states]

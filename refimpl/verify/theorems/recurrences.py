@@ -30,8 +30,8 @@ def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Array], dict[st
 
 
 def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read after or before the write, is an explicit
-    sum.
+    """S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read after or before the write, is an
+    explicit sum.
     """
     arrays, options, turned = problem(case, numbers)
     (o, S), (want, end) = (form(*arrays, **options, **turned) for form in (impl.recurrence, impl.recurrence_sum))
