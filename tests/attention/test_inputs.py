@@ -58,8 +58,8 @@ def test_nothing_else_writes_into_its_inputs():
         for part in (cache.k, cache.v):
             frozen(part)
         form(*arrays[:3], rope=before, cache=cache)
-    ri.state.absorb(state, *arrays[1:3], kernel=ri.Kernel(rope=after))
-    ri.state.remove(ri.state.join(state, state, kernel=ri.Kernel(rope=after)), state, kernel=ri.Kernel(rope=after))
+    ri.state.absorb(state, *arrays[1:3], ri.Kernel(rope=after))
+    ri.state.remove(ri.state.join(state, state, ri.Kernel(rope=after)), state, kernel=ri.Kernel(rope=after))
     ri.state.shift(ri.state.scale(state, 2), -3, kernel=ri.Kernel(ri.feature_maps.identity, rope=before))
     for phi in (
         *ri.FEATURE_MAPS.values(),

@@ -256,10 +256,10 @@ def test_nothing_overflows_or_vanishes_where_plain_features_do(kind, dtype):
             np.abs(o) <= np.max(np.abs(v), axis=-2, keepdims=True) * (1 + 16 * float(ri.unit_roundoff(dtype)))
         )
     if kind == "taylor":  # has no exponential
-        assert np.all(np.isfinite(ri.linear_attention(q, k, v, kernel=ri.Kernel(phi))[0]))
+        assert np.all(np.isfinite(ri.linear_attention(q, k, v, ri.Kernel(phi))[0]))
         return
     with pytest.raises(lost, match=r"^linear_attention: .*at token \d"):
-        ri.linear_attention(q, k, v, kernel=ri.Kernel(phi if kind != "points" else lambda x: through(phi, x)))
+        ri.linear_attention(q, k, v, ri.Kernel(phi if kind != "points" else lambda x: through(phi, x)))
 
 
 @pytest.mark.parametrize("kind", POSITIVE)
