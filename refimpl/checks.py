@@ -26,7 +26,8 @@ def check_kinds(who: str, **arrays: Any) -> None:
     """Arrays must be of one kind: libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
-        if type(y) is type(x) and (type(y), y.dtype) in _checked_kinds and (y.dtype, y.device) == (x.dtype, x.device):
+        known = type(y) is type(x) and (type(y), getattr(y, "dtype", None)) in _checked_kinds
+        if known and (y.dtype, y.device) == (x.dtype, x.device):
             continue
         check_kind(who, name, y, first, x)
 
@@ -191,11 +192,9 @@ def broadcast_axes(
 
 def prefix_length(who: str, mask: str | int, n: int) -> int:
     """How many leading tokens every token sees: none of its future ("causal"), all ("full"), or the first P."""
-    if mask == "causal":
-        return 0
     if isinstance(mask, str):
         choose(who, "mask", mask, ("causal", "full"))
-        return n
+        return n if mask == "full" else 0
     return check_integer(who, "mask", mask, least=0, most=n, other="'causal', 'full' or a prefix length, ")
 
 

@@ -180,6 +180,20 @@ class Text:
             gk = fk if shared else zero_padded(keep, gk)
         return fq, fk, gq, gk, v
 
+    def no_tokens(self) -> tuple[Array, Array, Array]:
+        """(φ(q), φ(k), v) of no tokens. A map need not know empty texts: it is given the first token."""
+        features = []
+        for name, x, phi in (("k", self.k, self.kernel.maps[1]), ("q", self.q, self.kernel.maps[0])):
+            if phi is not identity:
+                first = x[..., :1, :]
+                check_finite(self.who, name, first, None if self.keep is None else self.keep[..., :1, :])
+                x = phi(first)
+                check_kinds("features", **{name: first, f"phi_{name}({name})": x})
+                check_shape("features", f"phi_{name}({name})", x, "tokens", "features")
+            features.append(x[..., :0, :])
+        gk, gq = features
+        return gq, gk, self.v[..., :0, :]
+
     def check_inputs(self) -> None:
         for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
             check_finite(self.who, name, x, self.keep)
@@ -221,15 +235,16 @@ def evaluate(
 def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tuple[Array, State]:
     """The output, piece by piece, and the state after the last token."""
     who, normalise, xp = text.who, text.kernel.normalise, array_namespace(text.v)
-    fq, fk, _, gk, v = text[:0]
-    S, z = xp.matrix_transpose(fk) @ v, xp.sum(gk, axis=-2)  # of no tokens: zeros, with r features
+    gq, gk, v = text.no_tokens()
+    leading_axes(who, k=gk, v=v)
+    S, z = xp.matrix_transpose(gk) @ v, xp.sum(gk, axis=-2)  # zeros, with r features
     if state is not None:
-        axes = check_state(who, "state", state, *S.shape[-2:], k=fk, v=v)
+        axes = check_state(who, "state", state, *S.shape[-2:], k=gk, v=v)
         if state.z is None and normalise:
             needed = "a normalised layer needs both (the denominator is φ(q)·z)"
             raise ValueError(f"{who}: `state` has S but no z; {needed}")
         S, z = xp.broadcast_to(state.S, (*axes, *S.shape[-2:])), z if state.z is None else state.z
-    heads = leading_axes(who, q=fq, S=S)
+    heads = leading_axes(who, q=gq, k=gk, v=v, **{"state.S": S})
     if 0 in (*heads, *S.shape[-2:]):  # nothing comes out in which a nan would show
         text.check_inputs()
     z = xp.broadcast_to(z, S.shape[:-1])
