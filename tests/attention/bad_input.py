@@ -177,7 +177,7 @@ VALUE_ERRORS: Table = {
         QQ.convert([1, 1]), QQ.convert([0, 1])
     ),
     "power_table: `c` and `s` must have one shape (pairs,), got (2,) and (1,)": lambda: ri.power_table(a(2), a(1)),
-    "rotate: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: la(
+    "Rope: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: la(
         q, k, v, ri.Kernel(rope=Rope(table(4)))
     ),
     "interleave: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: ri.rope.interleave(
@@ -266,7 +266,7 @@ VALUE_ERRORS: Table = {
     "write: leading axes (3,) of `v` must broadcast with (2,) of `y`": lambda: write(
         directions, a(2, n, d), a(3, n, m)
     ),
-    "write: `y` must have a token or more, since nothing has no scale, got none": lambda: write(
+    "write: `y` must have at least one token (a memory of no tokens has no scale), got none": lambda: write(
         directions, k[:0], v[:0]
     ),
     "Points: `x` must have shape (..., tokens, 3) to match `points`, got (5, 2)": lambda: points.log(v),
@@ -318,7 +318,7 @@ TYPE_ERRORS: Table = {
     "features: `phi_k(k)` has dtype float32, `k` has float64; convert one of them explicitly": lambda: la(
         q, k, v, ri.Kernel(lambda x: x.astype(np.float32))
     ),
-    "rotate: `cos` has dtype float64, `x` has float32; convert one of them explicitly": lambda: la(
+    "Rope: `cos` has dtype float64, `x` has float32; convert one of them explicitly": lambda: la(
         *f32(q, k, v), kernel=ri.Kernel(rope=Rope(table(2)))
     ),
     "softmax_attention: `scale` has dtype float64, `q` has float32; convert one of them explicitly": lambda: soft(
@@ -379,7 +379,7 @@ TYPE_ERRORS: Table = {
         GF(7).random((n, d), 1), GF(7).random((n, d), 1), GF(11).random((n, m), 1)
     ),
     "linear_attention: `k` has number system numpy, `q` has ℚ; convert one of them explicitly": lambda: la(Q[0], k, v),
-    "rotate: `cos` has number system GF(7), `x` has ℚ; convert one of them explicitly": lambda: la(
+    "Rope: `cos` has number system GF(7), `x` has ℚ; convert one of them explicitly": lambda: la(
         *Q, ri.Kernel(rope=Rope(ri.power_table(GF(7).convert([0]), GF(7).convert([1]))))
     ),
     "0.5 is a float; ℚ takes Fraction(1, 2)": lambda: ri.state.scale(State(*Q[1:]), 0.5),
@@ -405,31 +405,30 @@ TYPE_ERRORS: Table = {
     "join: `b` must be a State, got tuple": lambda: ri.state.join(State(S, z), (S, z)),
     "softmax_attention: `cache` must be a KVCache, got State": lambda: soft(q, k, v, cache=State(S, z)),
     "shift: `state` must be a State, got tuple": lambda: ri.state.shift((S, z), 1),
-    "remove: `whole` must be a State, got tuple": lambda: ri.state.remove((S, z), State(S, z)),
+    "remove: `both` must be a State, got tuple": lambda: ri.state.remove((S, z), State(S, z)),
     "scale: `state` must be a State, got ndarray": lambda: ri.state.scale(S, 2),
     "no_text: `like` must be an array (NumPy, torch, JAX, or of a refimpl system), got type": lambda: ri.state.no_text(
         np.float64, 3, 2
     ),
-    "shift: `rope` must be a Rope, got function": lambda: ri.state.shift(
-        State(S, z), 1, kernel=ri.Kernel(rope=table(2))
+    "Kernel: `rope` must be a Rope, got function": lambda: ri.Kernel(rope=table(2)),
+    "Kernel: `normalise` must be a bool, got int": lambda: ri.Kernel(normalise=1),
+    "linear_attention: `kernel` must be a Kernel, got str": lambda: la(q, k, v, "relu"),
+    "features: `kernel` must be a Kernel, got Rope": lambda: ri.state.features(q, k, before),
+    "absorb: `kernel` must be a Kernel, got function": lambda: ri.state.absorb(
+        State(S, z), k, v, ri.feature_maps.identity
     ),
+    "shift: `kernel` must be a Kernel, got Rope": lambda: ri.state.shift(State(S, z), 1, before),
+    "join: `kernel` must be a Kernel, got Rope": lambda: ri.state.join(State(S, z), State(S, z), before),
+    "remove: `kernel` must be a Kernel, got NoneType": lambda: ri.state.remove(State(S, z), State(S, z), None),
     "softmax_attention: `rope` must be a Rope, got function": lambda: soft(q, k, v, rope=table(2)),
-    "shift: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: ri.state.shift(
-        State(S, z), 1, kernel=ri.Kernel(rope=before)
+    "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got 2": lambda: ri.Kernel(2),
+    "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": {
+        "no_phi": lambda: ri.Kernel(None),
+        "no_phi_under_rope": lambda: ri.Kernel(None, before),
+    },
+    "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')": lambda: (
+        ri.Kernel(("relu",) * 3)
     ),
-    "absorb: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got 2": lambda: ri.state.absorb(
-        State(S, z), k, v, ri.Kernel(2)
-    ),
-    "features: `rope` must be a Rope, got function": lambda: la(q, k, v, ri.Kernel(rope=table(2))),
-    "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: ri.state.features(
-        q, k, kernel=ri.Kernel(None)
-    ),
-    "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: la(
-        q, k, v, ri.Kernel(None)
-    ),
-    (
-        "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')"
-    ): lambda: la(q, k, v, ri.Kernel(("relu",) * 3)),
     "softmax_attention: `scale` must be an integer, a float or an array, got '1/√d'": lambda: soft(
         q, k, v, scale="1/√d"
     ),
@@ -487,11 +486,9 @@ NOT_DEFINED: Table = {
     ),
     # State
     "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions": {
-        "shift_elu": lambda: ri.state.shift(
-            State(S, z), 1, kernel=ri.Kernel(ri.feature_maps.elu_plus_one, rope=before)
-        ),
-        "shift_elu_name": lambda: ri.state.shift(State(S, z), 1, kernel=ri.Kernel("elu+1", rope=before)),
-        "shift_elu_query": lambda: ri.state.shift(State(S, z), 1, kernel=ri.Kernel(("elu+1", "identity"), rope=before)),
+        "shift_elu": lambda: ri.state.shift(State(S, z), 1, ri.Kernel(ri.feature_maps.elu_plus_one, rope=before)),
+        "shift_elu_name": lambda: ri.state.shift(State(S, z), 1, ri.Kernel("elu+1", rope=before)),
+        "shift_elu_query": lambda: ri.state.shift(State(S, z), 1, ri.Kernel(("elu+1", "identity"), rope=before)),
     },
     (
         "join: under RoPE before the kernel only states of identity turn, not of polynomial(2); keep running positions"
@@ -501,7 +498,7 @@ NOT_DEFINED: Table = {
         kernel=ri.Kernel((ri.feature_maps.identity, ri.feature_maps.polynomial(2)), rope=before),
     ),
     "remove: under RoPE before the kernel only states of identity turn, not of relu; keep running positions": lambda: (
-        ri.state.remove(State(S, z, 4), State(S, z, 1), kernel=ri.Kernel("relu", rope=before))
+        ri.state.remove(State(S, z, 4), State(S, z, 1), ri.Kernel("relu", rope=before))
     ),
     # Memories
     "join: memories can be joined only if they were written through one map, in full rank; keep both": {

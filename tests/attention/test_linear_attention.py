@@ -306,7 +306,10 @@ def test_running_error_encloses_the_truth(form, dtype, problem):
 def test_padding_is_as_if_the_token_were_not_there(problem):
     """Padded tokens of any content, at any place: the others read as if they had been cut out."""
     keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool)
-    options = {"kernel": ri.Kernel(normalise=False), "mask": problem.mask if isinstance(problem.mask, str) else "causal"}
+    options = {
+        "kernel": ri.Kernel(normalise=False),
+        "mask": problem.mask if isinstance(problem.mask, str) else "causal",
+    }
     (q, k, v), _ = problem.build(QQ)
     for form in (ri.linear_attention, *FORMS):
         o, end = form(q, k, v, padding=keep, **options)

@@ -57,9 +57,7 @@ def test_join_is_reading_on(system, n, layout, placement, start, seed):
     k, v = system.random((2, n[1], 5), seed), system.random((2, n[1], 3), seed + 1)
     a = text(system, n[0], seed + 20, position=start, rope=rope)
     whole = ri.state.absorb(a, k, v, ri.Kernel(rope=rope))
-    in_place = ri.state.absorb(
-        ri.state.no_text(v, 5, 3, lead=(2,), position=a.position), k, v, ri.Kernel(rope=rope)
-    )
+    in_place = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=a.position), k, v, ri.Kernel(rope=rope))
     assert equal(system, ri.state.join(a, in_place, kernel=ri.Kernel(rope=rope), origin=a.position), whole)
     assert equal(system, ri.state.remove(whole, in_place, kernel=ri.Kernel(rope=rope), origin=a.position), a)
     from_zero = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,)), k, v, ri.Kernel(rope=rope))
