@@ -319,7 +319,7 @@ TYPE_ERRORS: Table = {
         q, k, v, ri.Kernel(lambda x: x.astype(np.float32))
     ),
     "Rope: `cos` has dtype float64, `x` has float32; convert one of them explicitly": lambda: la(
-        *f32(q, k, v), kernel=ri.Kernel(rope=Rope(table(2)))
+        *f32(q, k, v), ri.Kernel(rope=Rope(table(2)))
     ),
     "softmax_attention: `scale` has dtype float64, `q` has float32; convert one of them explicitly": lambda: soft(
         *f32(q, k, v), scale=np.float64(0.5)
@@ -476,7 +476,7 @@ NOT_DEFINED: Table = {
     ),
     "exp is not defined in ℚ; elu+1 needs a real system": lambda: la(*Q, ri.Kernel("elu+1")),
     "maximum is not defined in GF(10007); relu needs an ordered system": lambda: la(
-        *[GF(10007).random((n, d), 1)] * 3, kernel=ri.Kernel("relu")
+        *[GF(10007).random((n, d), 1)] * 3, ri.Kernel("relu")
     ),
     "exp is not defined in ℚ; hedgehog needs a real system": lambda: ri.feature_maps.hedgehog(*Q[:2])(Q[0]),
     # RoPE
@@ -493,9 +493,7 @@ NOT_DEFINED: Table = {
     (
         "join: under RoPE before the kernel only states of identity turn, not of polynomial(2); keep running positions"
     ): lambda: ri.state.join(
-        State(S, z, 4),
-        State(S, z),
-        kernel=ri.Kernel((ri.feature_maps.identity, ri.feature_maps.polynomial(2)), rope=before),
+        State(S, z, 4), State(S, z), ri.Kernel((ri.feature_maps.identity, ri.feature_maps.polynomial(2)), rope=before)
     ),
     "remove: under RoPE before the kernel only states of identity turn, not of relu; keep running positions": lambda: (
         ri.state.remove(State(S, z, 4), State(S, z, 1), ri.Kernel("relu", rope=before))
@@ -546,7 +544,7 @@ NOT_FINITE: Table = {
         q, k, v, ri.Kernel((ri.feature_maps.identity, lambda x: x * nan))
     ),
     "linear_attention: the output overflows numpy float16: nan or inf at token 1, column 0": lambda: la(
-        *(np.array([[1], [300]], np.float16),) * 2, np.ones((2, 1), np.float16), kernel=ri.Kernel(normalise=False)
+        *(np.array([[1], [300]], np.float16),) * 2, np.ones((2, 1), np.float16), ri.Kernel(normalise=False)
     ),
     "linear_attention: the denominator φ(q)·z overflows numpy float16: nan or inf at token 0, column 0": lambda: la(
         *half16, np.full((2, 1), 0.001, np.float16)

@@ -37,7 +37,7 @@ def test_states_form_a_group(system, n, layout, seed):
     rope = layout and rope_of(system, layout)
     a, b, c = (text(system, i, seed + 10 * j, rope=rope) for j, i in enumerate(n))
     empty = ri.state.no_text(a.S, 5, 3, lead=(2,))
-    join, remove = (lambda x, y, f=f: f(x, y, rope=rope) for f in (ri.state.join, ri.state.remove))
+    join, remove = (lambda x, y, f=f: f(x, y, ri.Kernel(rope=rope)) for f in (ri.state.join, ri.state.remove))
     assert equal(system, join(join(a, b), c), join(a, join(b, c)))
     assert equal(system, join(a, empty), a) and equal(system, join(empty, a), a)
     assert equal(system, remove(join(a, b), b), a)
@@ -58,10 +58,10 @@ def test_join_is_reading_on(system, n, layout, placement, start, seed):
     a = text(system, n[0], seed + 20, position=start, rope=rope)
     whole = ri.state.absorb(a, k, v, ri.Kernel(rope=rope))
     in_place = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=a.position), k, v, ri.Kernel(rope=rope))
-    assert equal(system, ri.state.join(a, in_place, kernel=ri.Kernel(rope=rope), origin=a.position), whole)
-    assert equal(system, ri.state.remove(whole, in_place, kernel=ri.Kernel(rope=rope), origin=a.position), a)
+    assert equal(system, ri.state.join(a, in_place, ri.Kernel(rope=rope), origin=a.position), whole)
+    assert equal(system, ri.state.remove(whole, in_place, ri.Kernel(rope=rope), origin=a.position), a)
     from_zero = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,)), k, v, ri.Kernel(rope=rope))
-    assert equal(system, ri.state.join(a, from_zero, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope)), whole)
+    assert equal(system, ri.state.join(a, from_zero, ri.Kernel(ri.feature_maps.identity, rope=rope)), whole)
 
 
 @systems

@@ -76,7 +76,7 @@ def test_every_room_runs_on_every_backend(backend):
     rope = ri.Rope(ri.angle_table(system, 4), "half", "before")
     state = ri.state.absorb(ri.state.no_text(v, 4, 3, lead=(2,)), k, v, ri.Kernel(rope=rope))
     for s in (
-        ri.state.shift(state, -5, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope)),
+        ri.state.shift(state, -5, ri.Kernel(ri.feature_maps.identity, rope=rope)),
         ri.state.scale(state, 2),
         ri.state.join(state, state, ri.Kernel(rope=rope), origin=state.position),
     ):
@@ -168,7 +168,7 @@ def test_torch_meta_has_shapes_without_values(problem):
     for form in FORMS:
         o, end = form(*arrays, ri.Kernel(normalise=problem.normalise), mask=problem.mask)
         want, state = form(
-            *(np.ones(shape) for shape in shapes), kernel=ri.Kernel(normalise=problem.normalise), mask=problem.mask
+            *(np.ones(shape) for shape in shapes), ri.Kernel(normalise=problem.normalise), mask=problem.mask
         )
         assert o.device.type == "meta" and tuple(o.shape) == want.shape and tuple(end.S.shape) == state.S.shape
 
