@@ -190,11 +190,10 @@ def broadcast_axes(
 
 def prefix_length(who: str, mask: str | int, n: int) -> int:
     """How many leading tokens every token sees: none of its future ("causal"), all ("full"), or the first P."""
-    if mask == "causal":
-        return 0
     if isinstance(mask, str):
-        choose(who, "mask", mask, ("causal", "full"))
-        return n
+        if mask != "causal":
+            choose(who, "mask", mask, ("causal", "full"))
+        return n if mask == "full" else 0
     return check_integer(who, "mask", mask, least=0, most=n, other="'causal', 'full' or a prefix length, ")
 
 

@@ -47,7 +47,7 @@ def test_every_message_names_function_and_argument() -> None:
 
 
 def test_the_source_says_what_may_refuse() -> None:
-    assert {"refimpl.checks.shape", "refimpl.checks.lead", "refimpl.errors.choose"} <= checkers()
+    assert {"refimpl.checks.check_shape", "refimpl.checks.leading_axes", "refimpl.errors.choose"} <= checkers()
     assert len(checkers()) > 40 and len(refusals()) > 600 and sum(r.code.startswith("raise") for r in refusals()) > 250
 
 

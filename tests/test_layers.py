@@ -161,7 +161,7 @@ PLANTED = {
     "checks": "def late():\n    from .model.attention_layers import Config",
     "systems.floats": "if TYPE_CHECKING:\n    from ..attention import rope",
     "errors": "import refimpl.systems.array",
-    "model.config": "importlib.import_module('refimpl.cli.main')",
+    "model.generation": "importlib.import_module('refimpl.cli.main')",
     "descent.dai": "import refimpl as ri",
     "files.safetensors": "from refimpl import State",
     "nano": "from .systems import QQ",

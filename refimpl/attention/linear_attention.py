@@ -221,14 +221,15 @@ def evaluate(
 def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tuple[Array, State]:
     """The output, piece by piece, and the state after the last token."""
     who, normalise, xp = text.who, text.kernel.normalise, array_namespace(text.v)
-    fq, fk, _, gk, v = text[:0]
+    fq, fk, _, gk, v = (x[..., :0, :] for x in text[:1])  # a map need not know empty texts
+    leading_axes(who, k=fk, v=v)
     S, z = xp.matrix_transpose(fk) @ v, xp.sum(gk, axis=-2)  # of no tokens: zeros, with r features
     if state is not None:
         axes = check_state(who, "state", state, *S.shape[-2:], k=fk, v=v)
         if state.z is None and normalise:
             raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (it divides by φ(q)·z)")
         S, z = xp.broadcast_to(state.S, (*axes, *S.shape[-2:])), z if state.z is None else state.z
-    heads = leading_axes(who, q=fq, S=S)
+    heads = leading_axes(who, q=fq, k=fk, v=v, **{"state.S": S})
     if 0 in (*heads, *S.shape[-2:]):  # nothing comes out in which a nan would show
         text.check_inputs()
     z = xp.broadcast_to(z, S.shape[:-1])

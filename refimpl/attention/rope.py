@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..arrays import Array
-from ..checks import check_integer, check_shape, common_namespace, first_index, is_true, leading_axes
+from ..checks import check_integer, check_kinds, check_shape, common_namespace, first_index, is_true, leading_axes
 from ..errors import ZeroDenominator, brief, choose
 from ..systems import System, SystemArray, system_of
 from ..systems.floats import array_namespace, device
@@ -57,6 +57,7 @@ class Rope:
 
     def turn(self, x: Array, cos: Array, sin: Array) -> Array:
         """The rows of x, turned by the rows of a table."""
+        check_kinds("Rope", x=x, cos=cos, sin=sin)
         if 2 * cos.shape[-1] > x.shape[-1]:
             check_pairs("Rope", x, cos.shape[-1])
         return turn_pairs(x, cos, sin, self.layout)

@@ -91,6 +91,7 @@ def join(a: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> S
     """
     for name, state in (("a", a), ("b", b)):
         check_type("join", name, state, State)
+    check_type("join", "kernel", kernel, Kernel)
     by = a.position - check_integer("join", "origin", origin)
     b = b.shifted(by, kernel, read=False, who="join")  # b was only written, by φ_k
     return add("join", a, b, 1, b.position)
@@ -100,6 +101,7 @@ def remove(both: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0)
     """The state without its last text: remove(join(a, b), b) = a."""
     for name, state in (("both", both), ("b", b)):
         check_type("remove", name, state, State)
+    check_type("remove", "kernel", kernel, Kernel)
     start = both.position - (b.position - check_integer("remove", "origin", origin))
     return add("remove", both, b.shifted(start - origin, kernel, read=False, who="remove"), -1, start)
 

@@ -256,10 +256,10 @@ def test_nothing_overflows_or_vanishes_where_plain_features_do(kind, dtype):
             np.abs(o) <= np.max(np.abs(v), axis=-2, keepdims=True) * (1 + 16 * float(ri.unit_roundoff(dtype)))
         )
     if kind == "taylor":  # has no exponential
-        assert np.all(np.isfinite(ri.linear_attention(q, k, v, kernel=ri.Kernel(phi))[0]))
+        assert np.all(np.isfinite(ri.linear_attention(q, k, v, ri.Kernel(phi))[0]))
         return
     with pytest.raises(lost, match=r"^linear_attention: .*at token \d"):
-        ri.linear_attention(q, k, v, kernel=ri.Kernel(phi if kind != "points" else lambda x: through(phi, x)))
+        ri.linear_attention(q, k, v, ri.Kernel(phi if kind != "points" else lambda x: through(phi, x)))
 
 
 @pytest.mark.parametrize("kind", POSITIVE)
@@ -392,7 +392,7 @@ def test_each_visits_every_array_with_its_own_axes():
         seen.append((x.shape, axes))
         return 2 * x
 
-    twice = memory.each(f)
+    twice = memory.map_arrays(f)
     assert seen == [((2, 4, 5), 2), ((2, 4), 1), ((2, 1), 1), ((2, 5, 3), 2), ((4, 3), 2)]
     assert (
         np.array_equal(twice.phi.omega, 2 * phi.omega)
@@ -400,9 +400,9 @@ def test_each_visits_every_array_with_its_own_axes():
         and twice.about == "why"
     )
     assert np.array_equal(twice.z, 2 * memory.z) and np.array_equal(twice.scale, 2 * memory.scale)
-    points = Memory(Points(F.random((4, 3), 0)), memory.S).each(f)
+    points = Memory(Points(F.random((4, 3), 0)), memory.S).map_arrays(f)
     assert points.z is points.scale is points.mix is None and np.array_equal(points.phi.points, 2 * F.random((4, 3), 0))
-    assert Memory(RandomFeatures("taylor", None), memory.S).each(f).phi.omega is None
+    assert Memory(RandomFeatures("taylor", None), memory.S).map_arrays(f).phi.omega is None
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float64", 8), ("float32", 4)])

@@ -340,7 +340,7 @@ def test_logarithms_of_huge_vectors_are_finite(kind, dtype):
     assert np.isfinite(f).all() and np.isfinite(c).all()
     if kind == "trigonometric":
         with says(ri.NotFinite, "linear_attention: phi_q(q) overflows"):
-            ri.linear_attention(x, x, x, kernel=ri.Kernel(drawn(kind, 6, system=system)))
+            ri.linear_attention(x, x, x, ri.Kernel(drawn(kind, 6, system=system)))
 
 
 @backends("jax float32")

@@ -145,9 +145,7 @@ def test_quarter_turns_are_exact_in_floats():
 
 def test_placement_after_leaves_the_denominator_unturned():
     q, k = (QQ.random((3, 4), i) for i in (0, 1))
-    fq, fk, gq, gk = ri.state.features(q, k, kernel=ri.Kernel(rope=turning(QQ, 2, "half")), position=5)
+    fq, fk, gq, gk = ri.state.features(q, k, ri.Kernel(rope=turning(QQ, 2, "half")), position=5)
     assert QQ.equal(gq, q) and QQ.equal(gk, k) and not QQ.equal(fq, q) and not QQ.equal(fk, k)
-    fq, fk, gq, gk = ri.state.features(
-        q, k, kernel=ri.Kernel(rope=turning(QQ, 2, "half", placement="before")), position=5
-    )
+    fq, fk, gq, gk = ri.state.features(q, k, ri.Kernel(rope=turning(QQ, 2, "half", placement="before")), position=5)
     assert QQ.equal(gq, fq) and QQ.equal(gk, fk) and not QQ.equal(gq, q)

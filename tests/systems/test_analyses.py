@@ -463,8 +463,8 @@ def test_running_error_of_attention_is_sound_and_not_vacuous(dtype, form):
     )  # a long text is beyond what 8 bits can tell
     arrays = [numbers.random((n, d), seed) for seed in (1, 2, 3)]
     rope = [ri.Rope(ri.angle_table(s, d), "half", "after") for s in (numbers, TRUTH)]
-    o, _ = form(*arrays, kernel=ri.Kernel("elu+1", rope=rope[0]))
-    truth, _ = ri.linear_attention(*(TRUTH.convert(x) for x in arrays), kernel=ri.Kernel("elu+1", rope=rope[1]))
+    o, _ = form(*arrays, ri.Kernel("elu+1", rope=rope[0]))
+    truth, _ = ri.linear_attention(*(TRUTH.convert(x) for x in arrays), ri.Kernel("elu+1", rope=rope[1]))
     assert sound(o, truth)
     assert np.all(numbers.error(o).max(axis=-1) < np.abs(floats(truth)).max(axis=-1))  # else VACUOUS
 
@@ -537,14 +537,14 @@ def test_degrees_bound_what_a_random_line_shows(name):
 def test_degrees_of_linear_attention(form, normalise):
     numbers = Degrees()
     shapes = ((3, 2), (3, 2), (3, 1))
-    o, state = form(*(numbers.variables(s) for s in shapes), kernel=ri.Kernel(normalise=normalise))
+    o, state = form(*(numbers.variables(s) for s in shapes), ri.Kernel(normalise=normalise))
     assert (
         numbers.worst(o) == ((3, 2) if normalise else (3, 0))
         and numbers.worst(state.S) == (2, 0)
         and numbers.worst(state.z) == (1, 0)
     )
     assert tuple(
-        part.max() for part in restrict(lambda *x: form(*x, kernel=ri.Kernel(normalise=normalise))[0], shapes)
+        part.max() for part in restrict(lambda *x: form(*x, ri.Kernel(normalise=normalise))[0], shapes)
     ) == numbers.worst(o)
 
 
@@ -598,7 +598,7 @@ def test_attention_depends_on_exactly_what_it_may_see(form, mask, phi):
     rope = ri.Rope(ri.angle_table(numbers, 2))
     reach = n if mask == "full" else 0 if mask == "causal" else mask
     for normalise, turn in ((True, None), (False, rope)):
-        o, state = form(q, k, v, kernel=ri.Kernel(phi, rope=turn, normalise=normalise), mask=mask)
+        o, state = form(q, k, v, ri.Kernel(phi, rope=turn, normalise=normalise), mask=mask)
         assert seen(numbers, o) == [set(range(max(t + 1, reach))) for t in range(n)]
         assert set.union(*numbers.sets(state.S).ravel()) == set(range(n))
 
@@ -610,7 +610,7 @@ def test_a_leak_from_the_future_is_seen():
     def leaky(x):
         return numbers.exp(x - numbers.max(x, axis=-2, keepdims=True))
 
-    o, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel((ri.feature_maps.identity, leaky)))
+    o, _ = ri.linear_attention(q, k, v, ri.Kernel((ri.feature_maps.identity, leaky)))
     assert seen(numbers, o) == [{0, 1, 2, 3}] * 4
 
 
@@ -704,11 +704,8 @@ def test_gradients_of_attention_are_exact(form):
     weights = scores / QQ.sum(scores, axis=-1, keepdims=True)
     assert numbers.tangent(o)[:, 0].tolist() == weights[:, s].tolist() and (numbers.tangent(o)[:, 1] == 0).all()
     # Unnormalised, the output is linear in q: its difference quotient is its derivative, at any distance.
-    o, _ = form(numbers.join(q, e), still[1], still[2], kernel=ri.Kernel(normalise=False))
-    quotient = (
-        form(q + 5 * e, k, v, kernel=ri.Kernel(normalise=False))[0]
-        - form(q, k, v, kernel=ri.Kernel(normalise=False))[0]
-    ) / 5
+    o, _ = form(numbers.join(q, e), still[1], still[2], ri.Kernel(normalise=False))
+    quotient = (form(q + 5 * e, k, v, ri.Kernel(normalise=False))[0] - form(q, k, v, ri.Kernel(normalise=False))[0]) / 5
     assert QQ.equal(numbers.tangent(o), quotient) and (quotient[s] != 0).any()
 
 

@@ -318,7 +318,7 @@ def test_a_newcomer_adds_a_system_in_one_file():
     assert i * i == -1 and (i != 1).all()
     for mask, normalise in itertools.product(("causal", "full", 2), (True, False)):
         (a, s), (b, t) = (
-            form(q, k, v, kernel=ri.Kernel(normalise=normalise), mask=mask, **own)
+            form(q, k, v, ri.Kernel(normalise=normalise), mask=mask, **own)
             for form, own in ((ri.linear_attention, {}), (ri.linear_attention_chunked, {"chunk": 2}))
         )
         assert numbers.equal(a, b) and numbers.equal(s.S, t.S) and numbers.equal(s.z, t.z)
