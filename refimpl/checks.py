@@ -26,7 +26,8 @@ def check_kinds(who: str, **arrays: Any) -> None:
     """Arrays must be of one kind: libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
-        if type(y) is type(x) and (type(y), y.dtype) in _checked_kinds and (y.dtype, y.device) == (x.dtype, x.device):
+        checked = type(y) is type(x) and (type(y), getattr(y, "dtype", None)) in _checked_kinds
+        if checked and (y.dtype, y.device) == (x.dtype, x.device):
             continue
         check_kind(who, name, y, first, x)
 
