@@ -55,7 +55,7 @@ VALUE_ERRORS: Table = {
     "unconvert: `prompt` must be the last one converted, of 3 tokens, got 2 tokens": lambda: ri.unconvert(
         converted, [3, 1]
     ),
-    "unconvert: `prompt` must be the last one converted, but there is none, got 1 tokens": lambda: ri.unconvert(
+    "unconvert: `prompt` must be one that was converted, got a model that carries none": lambda: ri.unconvert(
         model, [3]
     ),
     # Memories
@@ -116,7 +116,7 @@ NOT_DEFINED: Table = {
         "convert_full_stream": lambda: ri.convert(model, iter([[1]]), mask="full"),
     },
     (
-        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on"
+        "convert: absolute positions cannot start again after a prompt; pass restart=False"
     ): lambda: ri.convert(table_model, [1]),
     # Memories
     "truncated: singular values are made by NumPy, got mpmath(30 digits)": lambda: Compression("cache", rank=1)(

@@ -146,7 +146,7 @@ def test_positions_kept_and_restarted_both_run_and_differ():
     want = prompted(model, np.array(prompt), np.array(text))
     with says(
         NotDefined,
-        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
+        "convert: absolute positions cannot start again after a prompt; pass restart=False",
     ):
         convert(model, prompt)
     kept, restarted = convert(model, prompt, restart=False), convert(model, prompt, by=asked("cache"))
