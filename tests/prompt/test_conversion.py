@@ -535,10 +535,7 @@ def test_memory_does_not_grow_with_the_prompt():
 def test_refusals():
     plain = Config(2, 2, d=2, m=1, phi="identity", norm="none", vocabulary=5)
     model = random_model(QQ, plain, seed=0)
-    with says(
-        ri.NotDefined,
-        "convert: absolute positions cannot start again after a prompt; pass restart=False",
-    ):
+    with says(ri.NotDefined, "convert: absolute positions cannot start again after a prompt; pass restart=False"):
         convert(random_model(QQ, replace(plain, table=9), seed=0), [1, 2])
     before = replace(plain, phi="elu+1", rope=Rotary(width=2, placement="before"))
     with says(
