@@ -151,8 +151,8 @@ def test_smaller_cases_are_valid_and_end():
             assert smaller != case and smaller.valid()
 
 
-def drops_the_state(q, k, v, *, state=None, **options):
-    return ri.linear_attention_recurrent(q, k, v, state=None, **options)
+def drops_the_state(q, k, v, kernel, *, state=None, **options):
+    return ri.linear_attention_recurrent(q, k, v, kernel, state=None, **options)
 
 
 BROKEN = replace(REFIMPL, linear_attention_recurrent=drops_the_state)
