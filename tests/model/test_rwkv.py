@@ -326,7 +326,7 @@ def test_every_kind_of_array(version: str, system: Any, tmp_path: Path) -> None:
     want, _ = rwkv(config, weights, [3, 1, 4])
     again = read_rwkv(tmp_path / "model.bin", system=system)
     for form in ("recurrent", "sum"):
-        logits, _ = rwkv(*again, [3, 1, 4], form=form)
+        logits, _ = rwkv(again.config, again.weights, [3, 1, 4], form=form)
         assert apart(ri.floats(logits), want) < (1e-4 if "32" in system.name else 1e-12)
 
 
@@ -576,11 +576,11 @@ def test_a_file_in_float16(version: str, tmp_path: Path) -> None:
     narrow = {name: x.astype(np.float16) if x.ndim == 2 else x for name, x in tensors(version).items()}
     (tmp_path / "narrow.bin").write_bytes(file_of(narrow, header=(0x67676D66, 100, 5, 4, 2, 1)))
     (tmp_path / "wide.bin").write_bytes(file_of({name: x.astype(np.float32) for name, x in narrow.items()}))
-    (config, weights), (same, wide) = (read_rwkv(tmp_path / name, system=FLOAT) for name in ("narrow.bin", "wide.bin"))
+    model, wide = (read_rwkv(tmp_path / name, system=FLOAT) for name in ("narrow.bin", "wide.bin"))
     assert (
-        config == same
-        and list(weights) == list(config.shapes)
-        and all(np.array_equal(weights[name], wide[name]) for name in weights)
+        model.config == wide.config
+        and list(model.weights) == list(model.config.shapes)
+        and all(np.array_equal(w, wide.weights[name]) for name, w in model.weights.items())
     )
 
 

@@ -168,7 +168,7 @@ def test_a_case_that_does_not_fail_stays_as_it_is():
 
 
 def test_the_smallest_failing_model_is_found():
-    from planted_conversions import BUGS
+    from tests.helpers.planted_conversions import BUGS
 
     broken = replace(REFIMPL, convert=BUGS["unshifted"].wrong)
     (result,) = verify(["iclca"], [ri.GF(2**61 - 1)], implementation=broken)
