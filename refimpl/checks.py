@@ -26,8 +26,8 @@ def check_kinds(who: str, **arrays: Any) -> None:
     """Arrays must be of one kind: libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
     for name, y in arrays.items():
-        checked = type(y) is type(x) and (type(y), getattr(y, "dtype", None)) in _checked_kinds
-        if checked and (y.dtype, y.device) == (x.dtype, x.device):
+        known = type(y) is type(x) and (type(y), getattr(y, "dtype", None)) in _checked_kinds
+        if known and (y.dtype, y.device) == (x.dtype, x.device):
             continue
         check_kind(who, name, y, first, x)
 

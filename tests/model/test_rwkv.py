@@ -21,6 +21,7 @@ from refimpl.files.models.rwkv_file import read_rwkv
 from refimpl.model import rwkv as module
 from refimpl.model.recurrence import RUNNING, Carried, RecurrentForm, recurrence, wkv4
 from refimpl.model.rwkv import Rwkv
+from refimpl.model.transformer import Pass
 from refimpl.verify.check import check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems import recurrences
@@ -541,14 +542,14 @@ def test_words(tmp_path: Path) -> None:
             (config, weights | {"unembedding": np.full((4, 5), 1.7e308)}, [1]),
             {},
             ri.NotFinite,
-            "rwkv: the output overflows",
+            "transformer: the output overflows",
         ),
     ):
         with says(kind, message), np.errstate(all="ignore"):
             rwkv(*arguments, **options)  # type: ignore[arg-type]
     model = ri.Model(config, weights)
     with says(ValueError, "rwkv: `shared` must hold `first_values`, which the first layer of version 7 leaves there"):
-        config.layer(model, 1, np.ones((1, 4)), states[1], shared={})
+        config.layer(model, 1, np.ones((1, 4)), states[1], Pass())
     with says(ri.NotDefined, "a recurrence reads its text from left to right; `mask` must be 'causal', got 'full'"):
         ri.transformer(model, [1], mask="full")
     with says(ri.NotDefined, "the state of a recurrence is not a sum of its tokens; `strength` must be 1"):
