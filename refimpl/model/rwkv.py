@@ -198,7 +198,8 @@ class Rwkv:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Rwkv:
-        return cls(**data | {"ranks": tuple(data["ranks"])})
+        own = {name: value for name, value in data.items() if name != "family"}
+        return cls(**own | {"ranks": tuple(data["ranks"])})
 
 
 def recurrent_form(form: RecurrentForm | str | None) -> RecurrentForm:

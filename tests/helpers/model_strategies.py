@@ -107,7 +107,8 @@ def probing(system: Any, probe: ri.Probe) -> tuple[Model, np.ndarray, np.ndarray
     """A model whose attention is the probe, a text for it, and what must come out: x = [q | k | v |
     0], and the output replaces the 0.
     """
-    (heads, n, r), m, rope = probe.q.shape, probe.v.shape[-1], probe.options.get("rope")
+    (heads, n, r), m, kernel = probe.q.shape, probe.v.shape[-1], probe.options["kernel"]
+    rope = kernel.rope
     rotary = rope and Rotary(2 * (r // 2), rope.layout, rope.placement, None)
     ends = np.cumsum([0, heads * r, heads * r, heads * m, heads * m])
     config = Config(
@@ -118,7 +119,7 @@ def probing(system: Any, probe: ri.Probe) -> tuple[Model, np.ndarray, np.ndarray
         m=m,
         phi="identity",
         norm="none",
-        normalise=probe.options["normalise"],
+        normalise=kernel.normalise,
         rope=rotary,
     )
     parts = {name: np.eye(ends[-1])[:, a:b] for name, a, b in zip("QKVO", ends[:-1], ends[1:], strict=True)}

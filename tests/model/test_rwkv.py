@@ -21,6 +21,7 @@ from refimpl.files.models.rwkv_file import read_rwkv
 from refimpl.model import rwkv as module
 from refimpl.model.recurrence import RUNNING, Carried, RecurrentForm, recurrence, wkv4
 from refimpl.model.rwkv import Rwkv
+from refimpl.model.transformer import Pass
 from refimpl.verify.check import check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems import recurrences
@@ -453,7 +454,7 @@ def test_words(tmp_path: Path) -> None:
     _, states = rwkv(config, weights, [1])
     lacking = {name: w for name, w in weights.items() if name != "layers.1.blend"}
     for arguments, options, kind, message in (
-        (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config, got str"),
+        (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config or an Rwkv, got str"),
         ((config, [], [1]), {}, TypeError, "Model: `weights` must be a Mapping, got list"),
         ((config, weights | {"layers.0.blend": 0}, [1]), {}, ValueError, "Model: `weights` must be one of"),
         (
@@ -541,14 +542,14 @@ def test_words(tmp_path: Path) -> None:
             (config, weights | {"unembedding": np.full((4, 5), 1.7e308)}, [1]),
             {},
             ri.NotFinite,
-            "rwkv: the output overflows",
+            "transformer: the output overflows",
         ),
     ):
         with says(kind, message), np.errstate(all="ignore"):
             rwkv(*arguments, **options)  # type: ignore[arg-type]
     model = ri.Model(config, weights)
     with says(ValueError, "rwkv: `shared` must hold `first_values`, which the first layer of version 7 leaves there"):
-        config.layer(model, 1, np.ones((1, 4)), states[1], shared={})
+        config.layer(model, 1, np.ones((1, 4)), states[1], Pass())
     with says(ri.NotDefined, "a recurrence reads its text from left to right; `mask` must be 'causal', got 'full'"):
         ri.transformer(model, [1], mask="full")
     with says(ri.NotDefined, "the state of a recurrence is not a sum of its tokens; `strength` must be 1"):
@@ -577,8 +578,11 @@ def test_a_file_in_float16(version: str, tmp_path: Path) -> None:
     (tmp_path / "narrow.bin").write_bytes(file_of(narrow, header=(0x67676D66, 100, 5, 4, 2, 1)))
     (tmp_path / "wide.bin").write_bytes(file_of({name: x.astype(np.float32) for name, x in narrow.items()}))
     model, wide = (read_rwkv(tmp_path / name, system=FLOAT) for name in ("narrow.bin", "wide.bin"))
-    assert model.config == wide.config and list(model.weights) == list(model.config.shapes)
-    assert all(np.array_equal(x, wide.weights[name]) for name, x in model.weights.items())
+    assert (
+        model.config == wide.config
+        and list(model.weights) == list(model.config.shapes)
+        and all(np.array_equal(w, wide.weights[name]) for name, w in model.weights.items())
+    )
 
 
 @SMALL

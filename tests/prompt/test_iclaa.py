@@ -144,10 +144,7 @@ def test_positions_kept_and_restarted_both_run_and_differ():
     model = ri.random_model(F, Config(2, 4, 2, d=3, m=2, phi="softmax", vocabulary=7, table=20), 0)
     prompt, text = [3, 1, 4, 1, 5], [2, 6, 5]
     want = prompted(model, np.array(prompt), np.array(text))
-    with says(
-        NotDefined,
-        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
-    ):
+    with says(NotDefined, "convert: absolute positions cannot start again after a prompt; pass restart=False"):
         convert(model, prompt)
     kept, restarted = convert(model, prompt, restart=False), convert(model, prompt, by=asked("cache"))
     assert (kept.position, restarted.position) == (5, 0)

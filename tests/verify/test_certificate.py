@@ -154,8 +154,8 @@ def test_smaller_cases_are_valid_and_end():
             assert smaller != case and smaller.valid()
 
 
-def drops_the_state(q, k, v, *, state=None, **options):
-    return ri.linear_attention_recurrent(q, k, v, state=None, **options)
+def drops_the_state(q, k, v, kernel, *, state=None, **options):
+    return ri.linear_attention_recurrent(q, k, v, kernel, state=None, **options)
 
 
 BROKEN = replace(REFIMPL, linear_attention_recurrent=drops_the_state)
@@ -171,7 +171,7 @@ def test_a_case_that_does_not_fail_stays_as_it_is():
 
 
 def test_the_smallest_failing_model_is_found():
-    from planted_conversions import BUGS
+    from tests.helpers.planted_conversions import BUGS
 
     broken = replace(REFIMPL, convert=BUGS["unshifted"].wrong)
     (result,) = verify(["iclca"], [ri.GF(2**61 - 1)], implementation=broken)

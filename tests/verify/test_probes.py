@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,7 +65,8 @@ def test_mismatch_says_where():
 def test_a_probe_tells_the_layouts_apart(layout):
     other = {"half": "interleaved", "interleaved": "half"}[layout]
     probe = ri.exact_probe(Float(), n=7, r=4, m=3, layout=layout, seed=1)
-    options = probe.options | {"rope": ri.Rope(probe.options["rope"].table, other)}
+    kernel = probe.options["kernel"]
+    options = probe.options | {"kernel": replace(kernel, rope=ri.Rope(kernel.rope.table, other))}
     assert probe.mismatch(ri.linear_attention(probe.q, probe.k, probe.v, **options)[0]) is not None
 
 
