@@ -25,10 +25,10 @@ def common_namespace(who: str, **arrays: Any) -> Namespace:
 def check_kinds(who: str, **arrays: Any) -> None:
     """Arrays must be of one kind: libraries, number systems, devices and dtypes do not mix."""
     first, x = next(iter(arrays.items()))
+    usual = isinstance(x, SystemArray) or (type(x), getattr(x, "dtype", None)) in _checked_kinds
     for name, y in arrays.items():
-        if type(y) is type(x) and (type(y), y.dtype) in _checked_kinds and (y.dtype, y.device) == (x.dtype, x.device):
-            continue
-        check_kind(who, name, y, first, x)
+        if not (usual and type(y) is type(x) and y.dtype is x.dtype and y.device == x.device):
+            check_kind(who, name, y, first, x)
 
 
 def check_kind(who: str, name: str, y: Any, first: str, x: Any) -> None:
@@ -118,8 +118,7 @@ def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
         return None
     ids = integer_array(x)
     if ids is None:
-        wanted = "token ids (..., tokens) or an array of vectors"
-        raise TypeError(f"{who}: `{name}` must be {wanted}, got {brief(x)}")
+        raise TypeError(f"{who}: `{name}` must be token ids (..., tokens) or an array of vectors, got {brief(x)}")
     check_shape(who, name, ids, "tokens")
     wrong = (ids < 0) | (ids >= vocabulary)
     if wrong.any():
@@ -238,8 +237,6 @@ def require_finite(who: str, name: str, x: Array, axes: tuple[str, ...] = ("toke
 def find_not_finite(x: Array, axes: tuple[str, ...], start: int, keep: Any = None) -> str:
     """Where the first nan or inf stands, in words; '' if there is none."""
     xp = array_namespace(x)
-    if isinstance(xp, ArraySystem) and type(xp).isfinite is ArraySystem.isfinite:
-        return ""  # this system has neither nan nor inf
     bad = ~xp.isfinite(x) if keep is None else ~xp.isfinite(x) & keep
     return locate(bad, axes, start) if is_true(xp.any(bad)) else ""
 
@@ -264,7 +261,7 @@ def first_index(bad: Any) -> tuple[int, ...]:
 
 def divide(who: str, numerator: Array, denominator: Array, formula: str = "φ(q)·z", start: int = 0) -> Array:
     """numerator (..., n, m) / denominator (..., n, 1); tokens count from `start` in the errors."""
-    if surely_finite(denominator):
+    if not isinstance(denominator, SystemArray) and surely_finite(denominator):
         with quiet():
             o = numerator / denominator  # by zero: inf or nan
         if 0 not in o.shape and surely_finite(o):

@@ -99,6 +99,8 @@ def feature_map(name: str) -> FeatureMap:
     >>> feature_map("polynomial(3)").__name__
     'polynomial(3)'
     """
+    if isinstance(name, str) and name in FEATURE_MAPS:
+        return FEATURE_MAPS[name]
     family, _, number = (
         name.removesuffix(")").partition("(") if isinstance(name, str) and name.endswith(")") else ("", "", "")
     )

@@ -226,8 +226,7 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
     if state is not None:
         axes = check_state(who, "state", state, *S.shape[-2:], k=fk, v=v)
         if state.z is None and normalise:
-            needed = "a normalised layer needs both (the denominator is φ(q)·z)"
-            raise ValueError(f"{who}: `state` has S but no z; {needed}")
+            raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (it divides by φ(q)·z)")
         S, z = xp.broadcast_to(state.S, (*axes, *S.shape[-2:])), z if state.z is None else state.z
     heads = leading_axes(who, q=fq, S=S)
     if 0 in (*heads, *S.shape[-2:]):  # nothing comes out in which a nan would show
@@ -281,8 +280,7 @@ def linear_attention(
         o_t = φ(q_t) S_t / φ(q_t)·z_t
 
     q, k : (..., n, d)    v : (..., n, m)    ->  o : (..., n, m), State after the last token
-    Leading axes (batch, heads, groups) broadcast: q (8, 4, n, d) with k (8, 1, n, d) is
-    grouped-query attention.
+    Leading axes (batch, heads) broadcast: q (8, 4, n, d) with k (8, 1, n, d) are grouped queries.
 
     kernel : φ, RoPE, and whether to divide     mask : "causal", "full", or P: a prefix of P tokens
     state : a State to start from               padding : (..., n) booleans, False: does not count

@@ -158,7 +158,7 @@ class RandomFeatures:
     def metadata(self) -> dict[str, Any]:
         """What a file must say of the map besides its arrays; of ω drawn from a seed also a digest."""
         found: dict[str, Any] = {"map": self.kind, "A": str(Fraction(self.A))}
-        if self.seed is None:
+        if self.seed is None or self.unturned is None:
             return found
         digest = hashlib.sha256(floats(self.unturned).astype("<f8").tobytes()).hexdigest()
         return found | {"seed": self.seed, "turn": self.turn, "omega": digest}

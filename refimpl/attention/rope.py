@@ -96,7 +96,7 @@ def turn_pairs(x: Array, cos: Array, sin: Array, layout: str) -> Array:
         a, b = x[..., 0 : 2 * h : 2], x[..., 1 : 2 * h : 2]
     turned = xp.concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
     if layout == "interleaved":
-        turned = interleave(turned, pairs=h)
+        turned = interleave_pairs(turned, h)
     rest = x[..., 2 * h :]
     return xp.concat([turned, xp.broadcast_to(rest, (*turned.shape[:-1], rest.shape[-1]))], axis=-1)
 
@@ -109,8 +109,13 @@ def check_pairs(who: str, x: Array, pairs: int) -> None:
 
 def interleave(x: Array, /, *, pairs: int) -> Array:
     """The permutation P between the layouts: P rotate(x, half) = rotate(P x, interleaved)."""
-    xp = common_namespace("interleave", x=x)
+    common_namespace("interleave", x=x)
     check_pairs("interleave", x, pairs)
+    return interleave_pairs(x, pairs)
+
+
+def interleave_pairs(x: Array, pairs: int) -> Array:
+    xp = array_namespace(x)
     both = xp.stack([x[..., :pairs], x[..., pairs : 2 * pairs]], axis=-1)
     return xp.concat([xp.reshape(both, (*x.shape[:-1], 2 * pairs)), x[..., 2 * pairs :]], axis=-1)
 

@@ -108,7 +108,7 @@ def add(who: str, a: State, b: State, sign: int, position: int) -> State:
     if (a.z is None) != (b.z is None):
         which = "`b`" if a.z is None else "the other"
         raise ValueError(f"{who}: `b` must have z exactly if the other state has it, got z in {which} only")
-    check_state(who, "b", b, *a.S.shape[-2:], **{"a.S": a.S})
+    check_state(who, "b", b, a.S.shape[-2], a.S.shape[-1], **{"a.S": a.S})
     z = None if a.z is None or b.z is None else a.z + sign * b.z
     return State(a.S + sign * b.S, z, position)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 from ..arrays import Array
 from ..attention.state import absorb, no_text
@@ -161,7 +162,9 @@ def mapped_model(model: Model, W_0: Array, W_1: Array, W_2: Array) -> Model:
         layer = {name: model.weights[f"layers.{max(i - 1, 0)}.{name}"] for name in ("W_Q", "W_K", "W_V", "W_O")}
         layer |= {"W_up": up, "W_down": 0 * down} if i else {"W_O": 0 * layer["W_O"], "W_up": up, "W_down": down}
         weights |= {f"layers.{i}.{name}": W for name, W in layer.items()}
-    config = replace(model.config, layers=model.config.layers + 1, hidden=up.shape[1], activation="quadratic")
+    config = replace(
+        cast(Config, model.config), layers=model.config.layers + 1, hidden=up.shape[1], activation="quadratic"
+    )
     return replace(model, config=config, weights=weights)
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 from ..arrays import Array
@@ -22,7 +23,7 @@ from ..attention.softmax_attention import KVCache, softmax_attention, softmax_at
 from ..checks import check_integer, check_type, require_finite
 from ..errors import NotDefined, NotFinite, brief, choose
 from ..systems.floats import array_namespace, surely_finite
-from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm, split_heads
+from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm
 
 ORDERS = ("pre", "post", "parallel")
 LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
@@ -175,8 +176,8 @@ class Config:
             return norm(y, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=self.norm, epsilon=self.epsilon)
 
         def mlp_(y: Array) -> Array:
-            options = {"gate": w.get("W_gate"), "b_up": w.get("b_up", 0), "b_down": w.get("b_down", 0)}
-            return mlp(y, w["W_up"], w["W_down"], **options, activation=self.activation)
+            b_up, b_down = w.get("b_up", 0), w.get("b_down", 0)
+            return mlp(y, w["W_up"], w["W_down"], w.get("W_gate"), b_up, b_down, activation=self.activation)
 
         try:
             y = x if self.order == "post" else norm_(1, x)
@@ -218,7 +219,8 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
     Query heads that share keys and values stand on an axis of their own:
     q (..., groups, heads/groups, n, d), k (..., groups, 1, n, d).
     """
-    q = split_heads(x @ w["W_Q"] + w.get("b_Q", 0), c.kv_heads, c.heads // c.kv_heads)
+    groups = c.kv_heads
+    q = split_heads(x @ w["W_Q"] + w.get("b_Q", 0), groups, c.heads // groups)
     k, v = (y[..., None, :, :] for y in keys_values(c, w, x))
     if not (surely_finite(q) and surely_finite(k) and surely_finite(v)):
         for name, y in (("q", q), ("k", k), ("v", v)):
@@ -229,12 +231,9 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
     if run.form in (LINEAR if c.softmax else SOFTMAX):
         kind = "softmax" if c.softmax else "linear"
         raise NotDefined(f"transformer: `form` must be of {kind} attention, as the model is, got {run.form.__name__}")
-    if c.softmax:
-        form = run.form or softmax_attention_shifted
-        o, after = form(q, k, v, rope=model.kernel.rope, cache=shared, mask=run.mask)
-    else:
-        form = run.form or linear_attention_chunked
-        o, after = form(q, k, v, model.kernel, state=shared, mask=run.mask)
+    form = run.form or (softmax_attention_shifted if c.softmax else linear_attention_chunked)
+    past = {"rope": model.kernel.rope, "cache": shared} if c.softmax else {"kernel": model.kernel, "state": shared}
+    o, after = form(q, k, v, mask=run.mask, **past)
     xp = array_namespace(o)
     o = xp.moveaxis(o, -2, -4)  # (..., n, groups, heads/groups, m)
     o = xp.reshape(o, (*o.shape[:-3], c.heads * c.m)) @ w["W_O"] + w.get("b_O", 0)
@@ -243,5 +242,12 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
 
 def keys_values(c: Config, w: Mapping[str, Array], x: Array) -> tuple[Array, Array]:
     """k (..., groups, n, d) and v (..., groups, n, m) of a layer, from the input of its attention."""
-    k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
-    return split_heads(k, c.kv_heads), split_heads(v, c.kv_heads)
+    k, v, groups = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0), c.kv_heads
+    return split_heads(k, groups), split_heads(v, groups)
+
+
+def split_heads(x: Array, *heads: int) -> Array:
+    """(..., n, heads·width) -> (..., heads, n, width)"""
+    xp = array_namespace(x)
+    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
+    return xp.moveaxis(x, -2 - len(heads), -2)

@@ -34,8 +34,9 @@ from ..attention.feature_maps import Kernel, relu2
 from ..checks import check_finite, check_integer, check_kinds, check_shape, check_type, leading_axes, require_finite
 from ..errors import NotDefined, NotFinite, choose
 from ..systems.floats import array_namespace, constant, device
+from .attention_layers import split_heads
 from .recurrence import FORMS, NOTHING, Carried, RecurrentForm
-from .transformer import EPSILON, Model, Pass, norm, silu, split_heads
+from .transformer import EPSILON, Model, Pass, norm, silu
 
 VERSIONS = ("4", "5.1", "5.2", "7")
 # ε in the norm of each head

@@ -18,8 +18,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isqrt, prod
-from typing import Any, NamedTuple, Protocol
+from math import isqrt
+from typing import Any, NamedTuple, Protocol, cast
 
 from ..arrays import Array, Mask
 from ..attention.feature_maps import Kernel, relu
@@ -28,7 +28,7 @@ from ..attention.rope import circle_point
 from ..checks import check_finite, check_integer, check_kinds, check_shape, check_token_ids, check_type, require_finite
 from ..errors import choose
 from ..systems import System, SystemArray, seed_of, system_of
-from ..systems.floats import array_namespace, constant, device, require_of
+from ..systems.floats import array_namespace, constant, device, require_of, surely_finite
 
 # √(2/π), as published code has it: the nearest float64.
 GELU = Fraction(7186705221432913, 2**53)
@@ -66,7 +66,7 @@ class Family(Protocol):
     """A kind of model: its configuration and its layer. A new one is a frozen dataclass in a file of its own.
 
     family : its name in files        shapes : name and shape of every parameter
-    past : the kind of Past that a layer carries
+    past : the kind of Past that a layer carries        d : width of a key
     norm, epsilon, order, tied, table : as in Config, for what stands around the layers
     """
 
@@ -76,6 +76,8 @@ class Family(Protocol):
     def layers(self) -> int: ...
     @property
     def width(self) -> int: ...
+    @property
+    def d(self) -> int: ...
     @property
     def vocabulary(self) -> int: ...
     @property
@@ -137,11 +139,13 @@ class Model:
         for name, wanted in self.config.shapes.items():
             if name not in self.weights:
                 raise ValueError(f"Model: `weights` must have {name!r} of shape {wanted}, got no such name")
-            w = self.weights[name]
-            check_kinds("Model", **{next(iter(self.weights)): self.like, name: w})
-            if tuple(w.shape) != wanted:
-                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(w.shape)}")
-            check_finite("Model", name, w, axes=("row", "column")[2 - len(wanted) :])
+        check_kinds("Model", **self.weights)
+        for name, wanted in self.config.shapes.items():
+            if tuple(self.weights[name].shape) != wanted:
+                got = tuple(self.weights[name].shape)
+                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {got}")
+            if not surely_finite(self.weights[name]):
+                check_finite("Model", name, self.weights[name], axes=("row", "column")[2 - len(wanted) :])
         self.kernel = self.config.kernel(self.weights)
         self.check_biases()
 
@@ -210,9 +214,7 @@ def transformer(
 
     text : token ids (..., n), or vectors (..., n, width)    ->  logits (..., n, vocabulary), or vectors
     form : the definition of attention, or a form that equals it; None: the fastest
-    mask : as in linear_attention
-    between : (i, x) -> x, called on the output of layer i: to watch it, or to replace it
-    on_attention : (i, call), told of each call of attention before it is made
+    mask : as in linear_attention        between, on_attention : as in Pass
     """
     check_type("transformer", "model", model, Model)
     x = embed(model, check_text(model, text, "transformer", "text"))
@@ -236,7 +238,7 @@ def token_vectors(model: Model, text: Any) -> Array:
     """Rows of the embedding for token ids; vectors as they are."""
     xp, like = array_namespace(model.like), model.like
     if text.dtype != int:
-        return text  # type: ignore[no-any-return]
+        return cast(Array, text)
     flat = text.reshape(-1) if isinstance(like, SystemArray) else xp.asarray(text.reshape(-1), device=device(like))
     return xp.reshape(xp.take(model.weights["embedding"], flat, axis=0), (*text.shape, model.config.width))
 
@@ -281,7 +283,9 @@ def unembed(model: Model, x: Array) -> Array:
 NORMS = {"none": "ring", "layer": "real", "rms": "real", "layer_rational": "field", "rms_rational": "field"}
 
 
-def norm(x: Array, gain: Any = 1, offset: Any = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON) -> Array:
+def norm(
+    x: Array, gain: Array | int = 1, offset: Array | int = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON
+) -> Array:
     """Normalise each token, (..., n, width).
 
         layer   y = x − mean(x)     rms   y = x       then    y / √(mean(y²) + ε) · gain + offset
@@ -331,7 +335,14 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], str]] = {
 
 
 def mlp(
-    x: Array, up: Array, down: Array, *, gate: Any = None, b_up: Any = 0, b_down: Any = 0, activation: str = "gelu"
+    x: Array,
+    up: Array,
+    down: Array,
+    gate: Array | None = None,
+    b_up: Array | int = 0,
+    b_down: Array | int = 0,
+    *,
+    activation: str = "gelu",
 ) -> Array:
     """σ(x W_up + b_up) W_down + b_down, or gated: (σ(x W_gate) · (x W_up + b_up)) W_down + b_down.
 
@@ -342,13 +353,6 @@ def mlp(
     hidden = x @ up + b_up
     hidden = sigma(hidden) if gate is None else sigma(x @ gate) * hidden
     return hidden @ down + b_down
-
-
-def split_heads(x: Array, *heads: int) -> Array:
-    """(..., n, heads·width) -> (..., heads, n, width)"""
-    xp = array_namespace(x)
-    x = xp.reshape(x, (*x.shape[:-1], *heads, x.shape[-1] // prod(heads)))
-    return xp.moveaxis(x, -2 - len(heads), -2)
 
 
 def random_model(system: System, config: Family, seed: int) -> Model:

@@ -66,9 +66,8 @@ def convert(
     prompt : token ids (..., M) or vectors (..., M, width), leading axes a batch of prompts;
              or an iterator over consecutive pieces
     mask : "causal", or "full": prompt tokens see each other, as under a prefix mask
-    restart : read the input where the prompt began; False: where it ended, as absolute positions
-              need, and RoPE before the kernel. With `by`, absolute positions may start again too:
-              that is one more approximation
+    restart : read the input where the prompt began; False: where it ended, as absolute positions and
+              RoPE before the kernel need. With `by`, that may be one more approximation
     strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
     chunk : push it through in pieces of so many tokens: memory then grows only with a KV cache
     by : for softmax, how the prompt becomes a memory, as Compression("tilted", 32); None: its KV cache
@@ -82,8 +81,6 @@ def convert(
     >>> converted = convert(model, [3, 1, 4])
     >>> QQ.equal(converted([1, 2]), model([3, 1, 4, 1, 2])[3:, :])
     True
-    >>> converted.biases[0].b_KV.shape, converted.biases[0].b_D.shape
-    ((2, 2, 1), (2, 2))
     """
     check_type("convert", "model", model, Model)
     if mask != "causal":
@@ -124,7 +121,7 @@ def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCa
     The prompt's own queries suggest which ones to expect of the input, as if they were asked where
     the input begins.
     """
-    xp, rope, d = array_namespace(model.like), model.kernel.rope, model.config.d  # type: ignore[attr-defined]
+    xp, rope, d = array_namespace(model.like), model.kernel.rope, model.config.d
     root = xp.sqrt(xp.sqrt(xp.ones_like(model.weights["layers.0.W_Q"][:1, :1]) / d))  # √c = d^-¼
     biases = []
     for i, cache in enumerate(model.biases or ()):

@@ -14,7 +14,7 @@ from ..model.transformer import Model, transformer
 from ..systems import Float, floats, system_of
 from ..systems.array import host
 from ..systems.floats import itemsize
-from ..systems.rounded import FORMATS
+from ..systems.formats import FORMATS
 
 
 @dataclass(frozen=True)

@@ -181,25 +181,15 @@ def elementwise(f: Callable[..., Any], *arrays: Any) -> HostArray:
 class SystemArray:
     """An array over a number system. It computes only with its own kind and with rationals."""
 
-    __slots__ = ("planes", "system")
+    __slots__ = ("dtype", "ndim", "planes", "shape", "system")
     __array_ufunc__ = None  # else NumPy would apply its own functions entry by entry
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, system: ArraySystem, planes: Planes) -> None:
-        self.system = system
+        self.system = self.dtype = system
         self.planes = tuple([np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True)])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.planes[0].shape)
-
-    @property
-    def ndim(self) -> int:
-        return self.planes[0].ndim
-
-    @property
-    def dtype(self) -> System:
-        return self.system
+        self.shape: tuple[int, ...] = self.planes[0].shape
+        self.ndim = len(self.shape)
 
     device = "cpu"
 
@@ -458,6 +448,11 @@ class ArraySystem(System):
     def isfinite(self, x: SystemArray) -> HostArray:
         return np.ones(x.shape, dtype=bool)
 
+    @functools.cached_property
+    def always_finite(self) -> bool:
+        """Has this system neither nan nor inf?"""
+        return type(self).isfinite is ArraySystem.isfinite
+
     # The namespace: arithmetic.
 
     def right_factor(self, x: SystemArray, y: Any) -> SystemArray:
@@ -553,7 +548,16 @@ class ObjectSystem(ArraySystem):
 
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
         y = self.right_factor(x, y)
-        return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if x.shape[-1] else super().matmul(x, y)
+        if not x.shape[-1]:
+            return super().matmul(x, y)
+        faster = self.large_product(x, y) if math.prod(x.shape) * y.shape[-1] > self.small_product else None
+        return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if faster is None else faster
+
+    small_product = 2**62  # terms up to which NumPy's loop over objects is the fastest way
+
+    def large_product(self, x: SystemArray, y: SystemArray) -> SystemArray | None:
+        """x @ y in a faster way, if there is one for these numbers."""
+        return None
 
     def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         if not x.shape[axis]:  # NumPy's sum of no objects is the integer 0

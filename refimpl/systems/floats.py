@@ -42,7 +42,7 @@ def array_namespace(x: Array) -> Namespace:
     if isinstance(x, np.ndarray):
         return _numpy()
     if isinstance(x, SystemArray):
-        return x.system.xp
+        return cast(Namespace, x.system)
     import array_api_compat
 
     return cast(Namespace, array_api_compat.array_namespace(x))
@@ -65,7 +65,7 @@ def require_of(x: Array, capability: str, who: str) -> None:
         require(Float.of(x), capability, who)
 
 
-def constant(x: Array, value: Fraction) -> Any:
+def constant(x: Array, value: Fraction) -> Fraction | float:
     """A rational constant beside x: exact in a system of ours, rounded to the dtype of floats."""
     return value if isinstance(x, SystemArray) else float(value)
 
@@ -113,10 +113,9 @@ def _ones(rows: int, columns: int, dtype: Any) -> HostArray:
 
 
 def surely_finite(x: Array) -> bool:
-    """all(isfinite(x)), or False where the answer would take longer.
-
-    One nan or inf makes a sum nan or inf, and few sums of finite numbers overflow.
-    """
+    """all(isfinite(x)), or False where the answer would take longer. One nan or inf makes a sum nan or inf."""
+    if isinstance(x, SystemArray):
+        return x.system.always_finite
     if not isinstance(x, np.ndarray):
         return False
     if x.size < 4096 or x.dtype not in (np.float32, np.float64) or x.ndim < 2:

@@ -56,18 +56,18 @@ class Rational(ObjectSystem):
     def fractions(self, x: SystemArray) -> HostArray:
         return elementwise(lambda v: v if type(v) is Fraction else as_fraction(v), x.planes[0])
 
-    def matmul(self, x: SystemArray, y: Any) -> SystemArray:
+    @functools.cached_property
+    def small_product(self) -> int:  # type: ignore[override]
+        return SMALL[self.make.__module__]
+
+    def large_product(self, x: SystemArray, y: SystemArray) -> SystemArray | None:
         """A product of integers: each row of x and each column of y has a common denominator.
 
         Only one fraction is reduced for each entry of the result.
         """
-        y = self.right_factor(x, y)
-        maker = self.make.__module__
-        if slices.terms(x, y) <= SMALL[maker]:
-            return super().matmul(x, y)
         (m, d), (n, e) = over_common_denominator(x.planes[0], -1), over_common_denominator(y.planes[0], -2)
-        if max(map(int.bit_length, (*d.flat, *e.flat))) > WIDE[maker]:
-            return super().matmul(x, y)
+        if max(map(int.bit_length, (*d.flat, *e.flat))) > WIDE[self.make.__module__]:
+            return None
         return self.wrap((elementwise(self.make, slices.matmul(slices.integers(m), slices.integers(n)), d * e),))
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:

@@ -22,8 +22,8 @@ import numpy as np
 
 from ..arrays import Mask
 from ..attention.feature_maps import Kernel, identity
-from ..attention.linear_attention import IDENTITY, UNNORMALISED, linear_attention, linear_attention_quadratic
-from ..attention.state import State, features, no_text
+from ..attention.linear_attention import IDENTITY, UNNORMALISED, State, linear_attention, linear_attention_quadratic
+from ..attention.state import features, no_text
 from ..systems import QQ, SystemArray, fractions
 from ..systems.array import elementwise, host
 from ..systems.floats import dtype_name
@@ -76,6 +76,7 @@ def exact_with_bound(
     )
     if not normalise:
         return num, _up(elementwise(lambda a: math.inf if g is None else g * a, A_num.planes[0]))
+    assert start.z is not None
     ones, z = QQ.ones((*v.shape[:-1], 1)), start.z[..., None]
     den, A_den = (
         sums(linear_attention, identity, gq, gk, ones, z),

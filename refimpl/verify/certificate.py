@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from ..arrays import Array
@@ -25,19 +25,8 @@ from .registry import THEOREMS
 from .theorem import Numbers, Result
 
 FORMAT = "refimpl certificate 1"
-REPEATED = (
-    "verdict",
-    "evidence",
-    "instances",
-    "redraws",
-    "probability",
-    "degree",
-    "error",
-    "bound",
-    "worst",
-    "inputs",
-    "outputs",
-)
+# A replay must repeat these
+REPEATED = [f.name for f in fields(Result) if f.name not in ("theorem", "system", "seconds", "cases", "notes")]
 
 
 def certificate(

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def check_conversion(
     """
     require_same_model(model, converted)
     system, layers = system_of(model.like), model.config.layers
-    both = Attention(model.config, model.kernel, form, definition, mask, restart, strength)
+    both = Attention(cast(Config, model.config), model.kernel, form, definition, mask, restart, strength)
     twin = None if system.exact else both.with_errors(model)
     P, X = (
         token_vectors(model, check_text(model, x, "check_conversion", name))
@@ -181,8 +181,8 @@ def require_same_model(model: Model, converted: Model) -> None:
         raise ValueError(
             "check_conversion: `converted` must be `model` with biases, got another configuration or no biases"
         )
-    for name, x in model.weights.items():
-        if converted.weights[name] is not x and not system_of(x).equal(converted.weights[name], x):  # type: ignore[attr-defined]
+    for name, w in model.weights.items():
+        if converted.weights[name] is not w and not system_of(w).equal(converted.weights[name], w):
             raise ValueError(f"check_conversion: `converted` must have the weights of `model`, got another {name}")
 
 
@@ -373,6 +373,6 @@ def worst_of(i: int, found: dict[str, Judgement]) -> LayerCheck:
 def largest_difference(system: System, got: Any, wanted: Any) -> tuple[float, float]:
     """The largest |got − wanted|, and the largest |wanted|."""
     if system.exact:
-        return (0.0 if system.equal(got, wanted) else math.inf), math.nan  # type: ignore[attr-defined]
+        return (0.0 if system.equal(got, wanted) else math.inf), math.nan
     (a, not_finite), (b, _) = finite_fractions(got), finite_fractions(wanted)
     return (math.inf if not_finite.any() else float(abs(a - b).max(initial=0))), float(abs(b).max(initial=0))

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..attention.feature_maps import Kernel
-from ..attention.linear_attention import linear_attention
+from ..attention.linear_attention import State, linear_attention
 from ..attention.rope import Rope, power_table
-from ..attention.state import State
 from ..checks import prefix_length
 from ..systems import QQ, Float, Rounded, System
 from .bounds import finite_fractions, unit_roundoff
@@ -125,5 +124,5 @@ def exact_probe(
 
     turn = 1 + np.arange(r // 2) % 3  # quarter turns per position: 1, 2, 3, none of them a whole turn
     cos, sin = np.array([1, 0, -1, 0])[turn], np.array([0, 1, 0, -1])[turn]
-    expected, after = linear_attention(*(QQ.convert(x) for x in (q, k, v)), **options(QQ))
+    expected, after = linear_attention(QQ.convert(q), QQ.convert(k), QQ.convert(v), **options(QQ))
     return Probe(system.convert(q), system.convert(k), system.convert(v), options(system), expected, after)

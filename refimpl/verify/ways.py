@@ -27,9 +27,9 @@ from ..systems import MP, Dependencies, Float, Rounded, RunningError, System, Sy
 from ..systems.array import host, plain
 from ..systems.balls import Balls
 from ..systems.floats import dtype_name
+from ..systems.formats import FORMATS
 from ..systems.multiprecision import Multiprecision
 from ..systems.rational import Rational
-from ..systems.rounded import FORMATS
 from .bounds import judge, judge_errors, unit_roundoff
 from .implementation import Implementation
 from .theorem import Different, Numbers, Theorem, record

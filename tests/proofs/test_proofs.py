@@ -1,6 +1,9 @@
-"""The proofs, their table, the registry and the library speak of the same theorems; and the audit would see an assumption.
+"""The proofs, their table, the registry and the library speak of the same theorems.
 
-With Coq installed and REFIMPL_COQ=1, the audit is also run on proofs that assume something, which takes seconds.
+And the audit would see an assumption.
+
+With Coq installed and REFIMPL_COQ=1, the audit is also run on proofs that assume something, which
+takes seconds.
 """
 
 from __future__ import annotations
@@ -26,19 +29,19 @@ from tests.helpers.coq import PROOFS, with_coq
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(PROOFS))
 audit, proofs_table = importlib.import_module("audit"), importlib.import_module("table")
-ROOMS = re.search(r"^ROOMS := ((?:.*\\\n)*.*)", (PROOFS / "Makefile").read_text(), re.M)[1].replace("\\\n", " ").split()  # type: ignore[index]
-WRITTEN = [room for room in ROOMS if not room.startswith("instances")]
+FILES = re.search(r"^FILES := ((?:.*\\\n)*.*)", (PROOFS / "Makefile").read_text(), re.M)[1].replace("\\\n", " ").split()  # type: ignore[index]
+WRITTEN = [file for file in FILES if not file.startswith("instances")]
 
 
 def statements(kinds: str) -> set[str]:
     found = set()
-    for room in WRITTEN:
-        text = audit.without_comments((PROOFS / f"{room}.v").read_text(encoding="utf-8"))
-        found |= {f"{room}.{name}" for name in re.findall(rf"^\s*(?:{kinds})\s+([\w']+)", text, re.M)}
+    for file in WRITTEN:
+        text = audit.without_comments((PROOFS / f"{file}.v").read_text(encoding="utf-8"))
+        found |= {f"{file}.{name}" for name in re.findall(rf"^\s*(?:{kinds})\s+([\w']+)", text, re.M)}
     return found
 
 
-def test_every_room_is_built_and_every_file_is_a_room() -> None:
+def test_every_file_is_built() -> None:
     assert {path.stem for path in PROOFS.glob("*.v")} == set(WRITTEN) and len(WRITTEN) >= 10
 
 
@@ -82,11 +85,11 @@ def test_functions_and_tests_of_the_table_exist() -> None:
 
 
 def audited(home: Path, **changed: Any) -> Path:
-    """Proofs of one room, as an audit leaves them."""
+    """Proofs of one file, as an audit leaves them."""
     (home / "_build").mkdir(parents=True)
-    (home / "room.v").write_text("Lemma one : 1 = 1. Proof. reflexivity. Qed.\n")
+    (home / "file.v").write_text("Lemma one : 1 = 1. Proof. reflexivity. Qed.\n")
     found = {
-        "room.v": formal.hashlib.sha256((home / "room.v").read_bytes()).hexdigest(),
+        "file.v": formal.hashlib.sha256((home / "file.v").read_bytes()).hexdigest(),
         "instances.v": "any",
         "refimpl": formal.source(),
     }
@@ -99,10 +102,10 @@ def test_status_knows_whether_coq_was_run_on_these_proofs(tmp_path: Path, monkey
         monkeypatch.setattr(formal, "homes", lambda: homes)
         return formal.status()
 
-    monkeypatch.setattr(formal, "PROVED", {"iclca": ("room.one",)})
+    monkeypatch.setattr(formal, "PROVED", {"iclca": ("file.one",)})
     good, bad, torn = (
         audited(tmp_path / "a"),
-        audited(tmp_path / "b", **{"room.v": "0"}),
+        audited(tmp_path / "b", **{"file.v": "0"}),
         audited(tmp_path / "c", text="["),
     )
     changed, never = (
@@ -114,7 +117,7 @@ def test_status_knows_whether_coq_was_run_on_these_proofs(tmp_path: Path, monkey
     assert status(tmp_path) == status(torn) == status(audited(tmp_path / "e", text="5")) == never
     (good / "other.v").write_text("")
     assert status(good) == changed
-    (good / "room.v").unlink()
+    (good / "file.v").unlink()
     assert status(good) == never
     (empty := tmp_path / "f" / "_build").mkdir(parents=True)
     (empty / "audited.json").write_text("{}")
@@ -147,26 +150,28 @@ def test_rows_of_the_table_say_what_coq_says(monkeypatch: pytest.MonkeyPatch) ->
 
 GOOD = "(* Axiom (* nested *) Admitted. *)\nLemma one : 1 = 1. Proof. reflexivity. Qed.\n"
 PLANTED = {
-    "axiom": ("Axiom two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.", "room.v: Axiom"),
+    "axiom": ("Axiom two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.", "file.v: Axiom"),
     "variable outside a section": (
         "Variable two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.",
-        "assumed: icl.room.two",
+        "assumed: icl.file.two",
     ),
-    "admitted lemma": ("Lemma two : 1 = 2. Proof. Admitted.", "room.v: Admitted"),
+    "admitted lemma": ("Lemma two : 1 = 2. Proof. Admitted.", "file.v: Admitted"),
     "guard check off": (
-        "Unset Guard Checking.\nFixpoint loop (n : nat) : False := loop n.\nLemma two : 1 = 2. Proof. destruct (loop 0). Qed.",
-        "room.v: Guard Checking",
+        "Unset Guard Checking.\nFixpoint loop (n : nat) : False := loop n.\n"
+        "Lemma two : 1 = 2. Proof. destruct (loop 0). Qed.",
+        "file.v: Guard Checking",
     ),
     "positivity check off": (
         "Unset Positivity Checking.\nInductive T := C : (T -> nat) -> T.",
-        "room.v: Positivity Checking",
+        "file.v: Positivity Checking",
     ),
     "property": (
         "Require Import Classical.\nProperty two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed.",
         "Property",
     ),
     "hidden in a module": (
-        "Require Import Classical.\nModule Hidden. Theorem two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed. End Hidden.\n"
+        "Require Import Classical.\n"
+        "Module Hidden. Theorem two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed. End Hidden.\n"
         "Theorem two : 2 = 2. Proof. reflexivity. Qed.",
         "two is there twice",
     ),
@@ -187,11 +192,11 @@ PLANTED = {
 
 
 def build(home: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """The project's own Makefile and audit, on one room."""
+    """The project's own Makefile and audit, on one file."""
     shutil.copy(PROOFS / "audit.py", home)
-    make = re.sub(r"^ROOMS := (?:.*\\\n)*.*", "ROOMS := room", (PROOFS / "Makefile").read_text(), flags=re.M)
+    make = re.sub(r"^FILES := (?:.*\\\n)*.*", "FILES := file", (PROOFS / "Makefile").read_text(), flags=re.M)
     (home / "Makefile").write_text(make)
-    (home / "room.v").write_text(text)
+    (home / "file.v").write_text(text)
     return subprocess.run(
         ["make", "-C", str(home), "audit", f"PYTHON={sys.executable}"], capture_output=True, text=True, check=False
     )
@@ -201,7 +206,7 @@ def test_audit_accepts_what_is_proved(tmp_path: Path) -> None:
     with_coq()
     done = build(tmp_path, GOOD)
     assert done.returncode == 0 and "1 of 1 definitions and statements" in done.stdout, done.stdout + done.stderr
-    assert json.loads((tmp_path / "_build" / "audited.json").read_text()).keys() == {"room.v", "refimpl"}
+    assert json.loads((tmp_path / "_build" / "audited.json").read_text()).keys() == {"file.v", "refimpl"}
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -213,7 +218,7 @@ def test_audit_rejects_what_is_assumed(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "_build" / "audited.json").exists()
 
 
-@pytest.mark.parametrize("log", ["", "  icl.room.two\n* Constants/Inductives relying on type-in-type: <none>"])
+@pytest.mark.parametrize("log", ["", "  icl.file.two\n* Constants/Inductives relying on type-in-type: <none>"])
 def test_audit_reads_the_checkers_log(log: str) -> None:
     assert audit.checker(log)
 

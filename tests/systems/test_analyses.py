@@ -35,7 +35,8 @@ CASTS = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "b
 
 @np.errstate(all="ignore")
 def adversarial(format: str, seed: int) -> np.ndarray:
-    """Numbers of the format, the ties between them, their neighbours in float64, subnormals, and the edge of overflow."""
+    """Numbers of the format, the ties between them, their neighbours in float64, subnormals, and
+    the edge of overflow."""
     bits, low, high = FORMATS[format]
     rng = np.random.default_rng(seed)
     numbers = np.ldexp(
@@ -145,7 +146,8 @@ def test_named_points_of_rounding():
 def test_rounded_refusals():
     with says(
         ValueError,
-        "Rounded: `format` must be one of bfloat16, float16, float32, float64, tfloat32, got 'bfloat'; did you mean 'bfloat16'?",
+        "Rounded: `format` must be one of bfloat16, float16, float32, float64, tfloat32, got 'bfloat'; "
+        "did you mean 'bfloat16'?",
     ):
         Rounded("bfloat")
     with says(
@@ -182,7 +184,8 @@ TRUTH = MP(80)
 
 
 def sound(x: SystemArray, truth: SystemArray) -> bool:
-    """|value − truth| ≤ error, wherever the error is finite. The truth has 80 digits; 20 may be lost to cancellation."""
+    """|value − truth| ≤ error, wherever the error is finite. The truth has 80 digits; 20 may be
+    lost to cancellation."""
     value, error = (p.ravel() for p in x.planes)
     known = np.isfinite(error)
     assert np.isfinite(value[known]).all()
@@ -234,7 +237,8 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
     numbers = RunningError(dtype)
     for seed in range(40):
         follow(numbers, [step], seed, -2, 3)
-    # On exact numbers between 1 and 2, nothing passes 2 + 4·4 in size, and no step has more than 8 operations, of LIBM u each.
+    # On exact numbers between 1 and 2, nothing passes 2 + 4·4 in size, and no step has more than 8
+    # operations, of LIBM u each.
     x, y = (
         numbers.wrap((np.abs(numbers.random((4, 4), i).planes[0]) + numbers.dtypes[0].type(1), np.zeros((4, 4))))
         for i in (1, 2)
@@ -242,8 +246,10 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
     assert np.all(numbers.error(STEPS[step](numbers, x, y)) <= 18 * 8 * (LIBM * numbers.u + numbers.tiny))
 
 
-# What the analysis claims of one that ran on v with error e: the truth V is anywhere within e of v, and another execution, on x'
-# anywhere within e of V, rounding by at most u (functions: LIBM u) in either direction at every operation, ends within the new error.
+# What the analysis claims of one that ran on v with error e: the truth V is anywhere within e of
+# v, and another execution, on x'
+# anywhere within e of V, rounding by at most u (functions: LIBM u) in either direction at every
+# operation, ends within the new error.
 # With errors as large as the numbers, second-order terms count. The extremes are at the ends of the intervals.
 
 WIDE = [
@@ -319,7 +325,8 @@ def test_running_error_of_functions_holds_for_every_execution(dtype, name):
 
 
 def sums(terms: list[Fraction], u: Fraction) -> set[Fraction]:
-    """Sums of the terms, one after the other from either end and in two halves, with every rounding up or every rounding down."""
+    """Sums of the terms, one after the other from either end and in two halves, with every
+    rounding up or every rounding down."""
 
     def halves(terms: list[Fraction], d: Fraction) -> Fraction:
         if len(terms) == 1:

@@ -1,4 +1,5 @@
-"""Matrix products of large integers, mpmath, ℚ and arb: on BLAS or not, the same numbers; in mpmath the exact sums, rounded once."""
+"""Matrix products of large integers, mpmath, ℚ and arb: on BLAS or not, the same numbers; in
+mpmath the exact sums, rounded once."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def test_product_of_no_integers(shapes: Any) -> None:
 
 
 def extreme(K: int, width: int, less: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Integers below 2^width all of whose digits are −2^(b−1), the largest there are, so that nothing cancels; or a little less."""
+    """Integers below 2^width all of whose digits are −2^(b−1), the largest there are, so that
+    nothing cancels; or a little less."""
     bits, p, _ = slices.plan(K, width, width)
     worst = -sum((2 ** (bits - 1) - less) << bits * i for i in range(p - 1))
     return objects([worst] * K * 12, (12, K)), objects([worst] * K * 12, (K, 12))

@@ -135,14 +135,15 @@ def test_names_and_system_by_name():
     for name, message in [
         (
             "GFF(7)",
-            "system: `name` must be one of GF, Q, balls, dependencies, float16, float32, float64, mpmath, rounded, got 'GFF'; "
-            "did you mean 'GF'?",
+            "system: `name` must be one of GF, Q, balls, dependencies, float16, float32, float64, mpmath, rounded, "
+            "got 'GFF'; did you mean 'GF'?",
         ),
         ("GF(x)", "system: `name` must have an integer in its brackets, got 'GF(x)'"),
         ("rounded(float19)", "did you mean 'float16'?"),
         (
             "touch float32",
-            "Float: `library` must be one of array_api_strict, cupy, jax.numpy, numpy, torch, got 'touch'; did you mean 'torch'?",
+            "Float: `library` must be one of array_api_strict, cupy, jax.numpy, numpy, torch, got 'touch'; "
+            "did you mean 'torch'?",
         ),
     ]:
         with says(ValueError, message):
@@ -663,7 +664,8 @@ def test_rationals_in_finite_fields():
         GF(2).convert(0.5)
 
 
-# 561, 3215031751 and 3825123056546413051 are Carmichael numbers or strong pseudoprimes to the first bases; 2^61+15 is prime, but too large.
+# 561, 3215031751 and 3825123056546413051 are Carmichael numbers or strong pseudoprimes to the
+# first bases; 2^61+15 is prime, but too large.
 @pytest.mark.parametrize(
     "p",
     [

@@ -1,4 +1,7 @@
-"""A certificate can be repeated, and says so when something else comes out; a failure comes with its smallest instance."""
+"""A certificate can be repeated, and says so when something else comes out.
+
+A failure comes with its smallest instance.
+"""
 
 import json
 from dataclasses import replace
@@ -88,9 +91,9 @@ def test_on_other_versions_floats_need_only_agree_in_the_verdict(made):
 
 
 def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatch):
-    from refimpl.verify import certificate as room
+    from refimpl.verify import certificate as module
 
-    monkeypatch.setattr(room, "source", lambda: "changed")
+    monkeypatch.setattr(module, "source", lambda: "changed")
     assert replay(json.loads(made))[1] == ["the source has changed since"]
 
 
@@ -218,10 +221,10 @@ def test_replay_on_the_command_line(made, tmp_path, capsys):
 def test_the_source_is_what_lies_on_the_disk(tmp_path, monkeypatch):
     assert len(checking.source()) == 64
     (tmp_path / "verify").mkdir()
-    (tmp_path / "room.py").write_text("x = 1")
+    (tmp_path / "module.py").write_text("x = 1")
     monkeypatch.setattr(checking, "__file__", str(tmp_path / "verify" / "check.py"))
     before = checking.source.__wrapped__()
-    (tmp_path / "room.py").write_text("x = 2")
+    (tmp_path / "module.py").write_text("x = 2")
     assert len({before, checking.source.__wrapped__(), checking.source()}) == 3
 
 

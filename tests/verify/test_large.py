@@ -1,4 +1,4 @@
-"""A large model equals its conversion exactly, the check of that can fail, and the benchmark of conversion runs."""
+"""A large model equals its conversion exactly, this check can fail, and its benchmark runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Verify can fail: every planted bug in the conversion path turns the right rows red, in exact numbers and in floats."""
+"""Verify can fail.
+
+Every planted bug in the conversion path turns the right rows red, in exact numbers and in floats.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def test_joining_without_a_shift_turns_the_row_red(system):
 
 @pytest.mark.parametrize("system", [ri.GF(2**61 - 1), ri.Float()], ids=["GF", "float64"])
 def test_zero_denominators_are_no_place_to_hide(system):
-    """A conversion that gives up on three models of four: chance does not explain so many redraws."""
+    """A conversion that gives up on three models of four.
+
+    Chance does not explain so many redraws.
+    """
     calls = iter(range(10**6))
 
     def gives_up(model, prompt, **options):
@@ -72,7 +78,9 @@ def test_the_prompted_side_is_the_definition_over_all_positions():
 
 
 def test_each_layer_is_given_new_activations():
-    """Were they not new, the second layer would see what the first put out, and the degrees would be those of both."""
+    """Were they not new, the second layer would see what the first put out, and the degrees would
+    be those of both.
+    """
     (layers,), (end,) = (
         verify([name], [ri.GF(2**61 - 1)], draws=Draws(0, "fixed")) for name in ("iclca_layers", "iclca")
     )

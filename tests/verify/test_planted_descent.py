@@ -1,4 +1,7 @@
-"""Verify can fail: every planted bug in the dual forms turns the right rows red, and without one they are green."""
+"""Verify can fail.
+
+Every planted bug in the dual forms turns the right rows red, and without one they are green.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What cannot be done: every witness holds in ℚ and modulo primes, and falls when what it turns on is taken away."""
+"""What cannot be done.
+
+Every witness holds in ℚ and modulo primes, and falls when what it turns on is taken away.
+"""
 
 from __future__ import annotations
 

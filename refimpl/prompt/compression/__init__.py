@@ -126,7 +126,7 @@ def truncate_rank(memory: Memory, rank: int) -> Memory:
     check_integer("truncate_rank", "rank", rank, least=1, most=min(memory.S.shape[-2], memory.S.shape[-1] + 1))
     if not isinstance(memory.S, np.ndarray):
         raise NotDefined(f"truncate_rank: singular values are made by NumPy, got {system_of(memory.S).name}")
-    S, z, scale = sums_and_scale(memory)
+    S, z, scale = map(np.asarray, sums_and_scale(memory))
     top = np.max(scale, axis=-1, keepdims=True)
     B = np.exp(scale - top)[..., None] * np.concatenate([S, z[..., None]], axis=-1)
     U, sigma, V = np.linalg.svd(B, full_matrices=False)

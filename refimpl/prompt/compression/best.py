@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import cast
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class Best:
             if self.within is None:
                 how, error = "measured", attention_error(memory, y, v, held_out)
             else:
-                how, error = "certified", certificate(y, memory.phi.points, self.within)
+                how, error = "certified", certificate(y, cast(Points, memory.phi).points, self.within)
             memory = replace(memory, about=f"{compression}: {how} error {error:.2g}")
             if self.budget is not None and memory.nbytes <= self.budget:
                 fitting.append(((error, memory.nbytes), memory))

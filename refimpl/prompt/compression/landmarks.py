@@ -13,8 +13,8 @@ from ...arrays import Array
 from ...systems import floats, system_of
 from ...systems.balls import Balls
 from ...systems.floats import array_namespace, quiet
+from ...systems.formats import FORMATS
 from ...systems.multiprecision import Multiprecision
-from ...systems.rounded import FORMATS
 from .sampling import HeadMemory, half_squares, mean_attention, row_indices
 
 

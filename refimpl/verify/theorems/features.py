@@ -15,8 +15,9 @@ from typing import Any
 
 from ...arrays import Array
 from ...attention.feature_maps import Kernel
+from ...attention.linear_attention import State
 from ...attention.random_features import KINDS, PAIRS, RandomFeatures
-from ...attention.state import State, no_text
+from ...attention.state import no_text
 from ...systems.floats import array_namespace, constant
 from ..cases import FeatureCase
 from ..implementation import Implementation
@@ -94,7 +95,7 @@ def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
     """MAPS maps of r features each, drawn as one: of blocks, each map is one block."""
     u = numbers.draw(1, case.d)
     xp = array_namespace(u)
-    x = 0.6 * u / xp.sqrt(xp.sum(u * u))
+    x = 0.6 * u / xp.sqrt(xp.sum(u * u, axis=-1, keepdims=True))
     # |x + y| = 0.9: enough to tell directions in blocks from others, and not so much that few draws
     # decide
     y = x / 2
@@ -102,7 +103,7 @@ def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
     phi = impl.random_features(case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)
     pair = (2, MAPS, case.r // 2) if case.phi in PAIRS else (1, MAPS, case.r)
     estimates = MAPS * xp.sum(xp.sum(xp.reshape(phi(x) * phi(y), pair), axis=-1), axis=0)
-    SM = xp.exp(xp.sum(x * y))
+    SM = xp.exp(xp.sum((x * y)[0, :], axis=-1))
     yield Sampled(f"{case.phi}: mean of φ(x)·φ(y)", estimates, SM)
     yield Sampled(
         f"{case.phi}: mean squared error",

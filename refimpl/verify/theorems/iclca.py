@@ -12,12 +12,12 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ...attention.feature_maps import feature_map
-from ...attention.state import State
+from ...attention.linear_attention import State
 from ...model.attention_layers import Config, Rotary, keys_values
 from ...model.transformer import Model, norm
 from ...systems.array import seed_of
@@ -25,9 +25,9 @@ from ...systems.floats import array_namespace
 from ..cases import Case, ModelCase
 from ..conversion_check import weighted_form
 from ..implementation import Implementation
-from ..probes import Probe, exact_probe
-from ..theorem import Numbers, Sides, Theorem, record
-from .identities import states
+from ..probes import Probe
+from ..theorem import Numbers, Sides, Theorem
+from .identities import draw_probe, states
 
 # Exact systems run those without roots and exponentials; the last two are for the others.
 TURNED = ModelCase(3, 2, layers=2, width=3, heads=2, rope=("half", "after", 2))
@@ -231,7 +231,7 @@ def bias_formula(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sid
         if case.order == "post"
         else norm(problem.prompt, *gain, kind=case.norm, epsilon=model.config.epsilon)
     )
-    k, v = keys_values(model.config, weights, y)
+    k, v = keys_values(cast(Config, model.config), weights, y)
     phi, rope = model.kernel.maps[1], model.kernel.rope
     at, xp = [start + j + by for j in range(case.M)], array_namespace(v)
     before, after = (
@@ -308,19 +308,9 @@ def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
     Nothing rounds. The text is split everywhere.
     """
-    probe = exact_probe(
-        numbers.system,
-        n=case.n,
-        r=case.d,
-        m=case.m,
-        seed=numbers.seed,
-        normalise=case.normalise,
-        layout=case.rope[0] if case.rope else None,
-        start=case.start is not None,
-    )
+    probe = draw_probe(case, numbers)
     model, x = selecting_model(numbers.system, probe, case)
     xp = array_namespace(x)
-    record(numbers.digest, x)
     for M in range(case.n + 1):
         y = impl.transformer(impl.convert(model, x[:M, :]), x[M:, :], form=impl.linear_attention_chunked)[0]
         o = xp.reshape(y[:, -2 * case.m :], (case.n - M, 2, case.m))

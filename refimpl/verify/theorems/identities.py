@@ -13,12 +13,13 @@ from typing import Any
 
 from ...arrays import Array
 from ...attention.feature_maps import Kernel
-from ...attention.state import State, no_text
+from ...attention.linear_attention import State
+from ...attention.state import no_text
 from ...systems import Dependencies, seed_of
 from ...systems.floats import array_namespace
 from ..cases import Case
 from ..implementation import Implementation
-from ..probes import exact_probe
+from ..probes import Probe, exact_probe
 from ..theorem import Numbers, Sides, Theorem, record
 
 # In a quick run, systems that round see every second of these, and of all that follow.
@@ -236,19 +237,18 @@ def causality(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
         yield f"{name}: o", o, deps.broadcast_to(seen, o.shape)
 
 
-def exact_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    probe = exact_probe(
-        numbers.system,
-        n=case.n,
-        r=case.d,
-        m=case.m,
-        seed=numbers.seed,
-        mask=case.mask,
-        normalise=case.normalise,
-        layout=case.rope[0] if case.rope else None,
-        start=case.start is not None,
-    )
+def draw_probe(case: Case, numbers: Numbers) -> Probe:
+    """The probe of this shape, with the digest of its numbers."""
+    shape = {"n": case.n, "r": case.d, "m": case.m, "seed": numbers.seed}
+    options = {"mask": case.mask, "normalise": case.normalise, "start": case.start is not None}
+    layout = case.rope[0] if case.rope else None
+    probe = exact_probe(numbers.system, **shape, **options, layout=layout)  # type: ignore[arg-type]
     record(numbers.digest, probe.q, probe.k, probe.v)
+    return probe
+
+
+def exact_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    probe = draw_probe(case, numbers)
     for name, form in linear_forms(case, impl).items():
         o, state = form(probe.q, probe.k, probe.v, **probe.options)
         yield f"{name}: o", o, probe.expected

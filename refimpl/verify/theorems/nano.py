@@ -8,10 +8,12 @@ part of the bound.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ...attention.feature_maps import feature_map
-from ...attention.state import State, no_text
+from ...attention.linear_attention import State
+from ...attention.state import no_text
+from ...model.attention_layers import Config
 from ...model.transformer import ACTIVATIONS, Model, draw_model
 from ..cases import ModelCase
 from ..implementation import Implementation
@@ -63,7 +65,7 @@ def library_equals_nano(case: ModelCase, numbers: Numbers, impl: Implementation)
 
 def arguments(model: Model, r: int) -> tuple[list[Any], tuple[Any, Any], list[tuple[Any, Any]]]:
     """The weights, the rotation and the biases of a model with r features, as nano.py takes them."""
-    c = model.config
+    c = cast(Config, model.config)
     states = model.biases or [no_text(model.like, r, c.m, lead=(c.heads,))] * c.layers
     biases = [(state.S, state.z) for state in states]
     return [model.layer_weights(i) for i in range(c.layers)], (model.weights["rope.c"], model.weights["rope.s"]), biases

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from ...attention.linear_attention import UNNORMALISED
-from ...attention.state import State
+from ...attention.linear_attention import UNNORMALISED, State
 from ...errors import choose
 from ...model.attention_layers import Config, Rotary, keys_values
 from ...model.transformer import Model
@@ -78,7 +77,7 @@ def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask:
 
     def needed(x: Any) -> Any:
         """Σ y² over the prompt. What layer 2 reads is what one layer puts out."""
-        k, v = keys_values(two.config, two.layer_weights(1), one(then(prompt, x), mask=mask)[:2, :])
+        k, v = keys_values(cast(Config, two.config), two.layer_weights(1), one(then(prompt, x), mask=mask)[:2, :])
         return numbers.system.sum(k * v, axis=-2)
 
     yield (
