@@ -122,7 +122,7 @@ class State:
         cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int
     ) -> State:
         if "b_KV" not in arrays:
-            raise ValueError("`b_KV` must be there in each layer, since other biases are")
+            raise ValueError("`b_KV` must be in the file for each layer, since other biases are")
         return cls(arrays["b_KV"], arrays.get("b_D"), position)
 
 

@@ -278,9 +278,6 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
         arrays[f"memory.phi.{memory.phi.directions_name}"] = memory.phi.directions
     common_namespace(who, **like, **arrays)
     check_shape(who, "memory.S", S, *groups, "features", m if mix is None else "rank")
-    features = memory.phi.features(d)
-    if not r or features != r:
-        raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     wanted: dict[str, tuple[int | str, ...]] = {
         "memory.z": (*groups, r),
         "memory.scale": (*groups, 1 if scale is not None and tuple(scale.shape[-1:]) == (1,) else r),
@@ -288,6 +285,12 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
         "memory.phi.points": (*groups, r, d),
         "memory.phi.omega": ("directions", d),
     }
+    if memory.phi.directions is not None:
+        name = f"memory.phi.{memory.phi.directions_name}"
+        check_shape(who, name, memory.phi.directions, *wanted[name], like="to match `memory.S`")
+    features = memory.phi.features(d)
+    if not r or features != r:
+        raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     for name, x in arrays.items():
         if x is not S:
             check_shape(who, name, x, *wanted[name], like="to match `memory.S`")

@@ -105,7 +105,7 @@ class KVCache:
     ) -> KVCache:
         for name in ("cache.k", "cache.v"):
             if name not in arrays:
-                raise ValueError(f"`{name}` must be there in each layer, since other biases are")
+                raise ValueError(f"`{name}` must be in the file for each layer, since other biases are")
         if not isinstance(metadata, list) or not all(isinstance(one, dict) for one in metadata):
             raise ValueError(f"`maps` must be a list of objects for each layer, got {brief(metadata)}")
         k, v, rest, memories = arrays["cache.k"], arrays["cache.v"], dict(arrays), []
@@ -114,14 +114,14 @@ class KVCache:
             own = {name: rest.pop(numbered(file_name, j), None) for name, (_, file_name) in ARRAYS.items()}
             S = own.pop("S")
             if S is None:
-                raise ValueError(f"`{numbered('b_KV', j)}` must be there for each map, got none for {brief(one)}")
+                raise ValueError(f"`{numbered('b_KV', j)}` must be in the file for each map, got none for {brief(one)}")
             check_shape("metadata", "b_KV", S, "features", "values")
             stored = {name: rest.pop(numbered(name, j), None) for name in ("b_points", "b_omega")}
             phi = map_from_metadata(one, stored["b_points"], stored["b_omega"], S, kernel.rope, width)
             memories.append(Memory(phi, S, **own, about=str(one.get("about", ""))[:200]))
         unknown = rest.keys() - {"cache.k", "cache.v"}
         if unknown:
-            raise ValueError(f"`{min(unknown)}` must have a map among the metadata, got none")
+            raise ValueError(f"`{min(unknown)}` must have a map in the metadata `maps`, got none")
         return cls(k, v, token_indices(k)[None, :] >= 0, position, tuple(memories))
 
 
@@ -139,12 +139,12 @@ def map_from_metadata(
     metadata: dict[str, Any], points: Array | None, omega: Array | None, S: Array, rope: Rope | None, width: int
 ) -> Points | RandomFeatures:
     """The map φ of a memory, from the metadata and arrays of a file."""
-    if (metadata.get("map") == "points") != (points is not None):
-        got = brief(str(metadata.get("map")))
-        raise ValueError(f"`b_points` must be there exactly for a map 'points', got the map {got}")
+    name = metadata.get("map")
+    choose("metadata", "map", name, ("points", *KINDS))
+    if (name == "points") != (points is not None):
+        raise ValueError(f"`b_points` must be in the file exactly for a map 'points', got the map {name!r}")
     if points is not None:
         return Points(points)
-    choose("metadata", "map", metadata.get("map"), ("points", *KINDS))
     return RandomFeatures.from_metadata(metadata, {} if omega is None else {"omega": omega}, S, rope, width)
 
 

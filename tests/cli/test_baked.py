@@ -178,7 +178,7 @@ def planted(version: str, room: Path) -> dict[str, Found]:
     right, found = convert(model, prompt), {}
     for name, bug in {"none": dict, **plants(version)}.items():
         biases = [Carried(bug(b.parts), b.position) for b in right.biases or ()]
-        save(room / "bad", right.carrying(biases), biases_only=True)
+        save(room / "bad", right.with_biases(biases), biases_only=True)
         bad = load(room / "bad", read_model(path))
         ids = list(generate(bad, text, 8))
         want, _ = ri.transformer(model, prompt + text + ids, form="sum")

@@ -18,7 +18,9 @@ from refimpl.cli import convert as cli_convert
 from refimpl.cli.main import main
 from refimpl.files.models import read_model
 from refimpl.files.tokenizers import read_tokenizer
-from refimpl.model.rwkv import Rwkv, through_layers
+from refimpl.model.recurrence import Carried
+from refimpl.model.rwkv import Rwkv
+from refimpl.model.transformer import run_layers
 from refimpl.prompt import conversion
 from refimpl.prompt.compression import Compression
 from refimpl.prompt.compression.best import Best
@@ -287,8 +289,9 @@ def test_an_exact_conversion_that_is_off_by_more_than_rounding_is_not_written(ki
     def wrong(*args, **options):
         done = convert(*args, **options)
         if kind == "cache":
-            return done.carrying([replace(b, v=b.v * (1 + 1e-8)) for b in done.biases])
-        return done.carrying([replace(b, parts=b.parts | {"S": b.parts["S"] * (1 + 1e-8)}) for b in done.biases])
+            return done.with_biases([replace(b, v=b.v * (1 + 1e-8)) for b in done.biases])
+        biases = [Carried(b.parts | {"S": b.parts["S"] * (1 + 1e-8)}, b.position) for b in done.biases]
+        return done.with_biases(biases)
 
     monkeypatch.setattr(cli_convert, "convert", wrong)
     save("s", model(SOFTMAX if kind == "cache" else BYTES))
@@ -663,44 +666,42 @@ def test_a_damaged_bias_is_named_by_its_layer(name, layer, part):
 
 def bug_no_turn(monkeypatch):
     """The biases stay where the prompt was read."""
-    monkeypatch.setattr(conversion, "shift", lambda state, by, **options: replace(state, position=state.position + by))
+    monkeypatch.setattr(ri.State, "shifted", lambda self, by, kernel: replace(self, position=self.position + by))
 
 
 def bug_mask(monkeypatch):
     """The prompt is read as if its tokens saw each other."""
-    monkeypatch.setattr(
-        conversion, "through_layers", lambda *args, **options: through_layers(*args, **(options | {"mask": "full"}))
-    )
+    monkeypatch.setattr(conversion, "run_layers", lambda model, x, run: run_layers(model, x, replace(run, mask="full")))
 
 
 def bug_last_token(monkeypatch):
     """The last token of the prompt is forgotten."""
 
-    def forgetful(model, text, **options):
-        out, states = through_layers(model, text, **options)
-        _, before = through_layers(model, text[..., :-1, :], **options)
+    def forgetful(model, x, run):
+        out, states = run_layers(model, x, run)
+        _, before = run_layers(model, x[..., :-1, :], run)
         return out, tuple(replace(b, position=s.position) for b, s in zip(before, states, strict=True))
 
-    monkeypatch.setattr(conversion, "through_layers", forgetful)
+    monkeypatch.setattr(conversion, "run_layers", forgetful)
 
 
 def bug_old_biases(monkeypatch):
     """What the model carried before is lost from the first layer on."""
 
-    def fresh(model, text, **options):
-        return through_layers(replace(model, biases=None), text, **options)
+    def fresh(model, x, run):
+        return run_layers(replace(model, biases=None), x, run)
 
-    monkeypatch.setattr(conversion, "through_layers", fresh)
+    monkeypatch.setattr(conversion, "run_layers", fresh)
 
 
 def bug_skipped_mlp(monkeypatch):
     """The prompt passes by the MLP of every layer."""
 
-    def skipping(model, text, **options):
+    def skipping(model, x, run):
         weights = {name: x * 0 if "W_down" in name else x for name, x in model.weights.items()}
-        return through_layers(replace(model, weights=weights), text, **options)
+        return run_layers(replace(model, weights=weights), x, run)
 
-    monkeypatch.setattr(conversion, "through_layers", skipping)
+    monkeypatch.setattr(conversion, "run_layers", skipping)
 
 
 @pytest.mark.parametrize("bug", [bug_no_turn, bug_mask, bug_last_token, bug_old_biases, bug_skipped_mlp])
@@ -708,7 +709,9 @@ def bug_skipped_mlp(monkeypatch):
 def test_a_planted_bug_in_the_conversion_itself_is_found(bug, name, monkeypatch):
     m = convert(model(RATIONAL if name == "GF" else REAL, SYSTEMS[name]), [6, 2])
     bug(monkeypatch)
-    found = check_conversion(m, convert(m, PROMPT), PROMPT, [2, 6, 0])
+    converted = convert(m, PROMPT)
+    monkeypatch.undo()  # the check shifts states too
+    found = check_conversion(m, converted, PROMPT, [2, 6, 0])
     assert found.verdict == "EXCESS" and found.difference > 1e-3
 
 

@@ -22,8 +22,7 @@ from refimpl.files.models.reading import Settings
 from refimpl.files.safetensors import write_safetensors
 from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
 from refimpl.model.attention_layers import keys_values
-from refimpl.model.transformer import embed, gelu, norm, split
-from refimpl.nano import layer
+from refimpl.model.transformer import Pass, embed, gelu, norm, split_heads
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder
 
@@ -142,7 +141,7 @@ def written(tmp_path):
 def stages(model, text):
     """Every stage that llm-viz stores, in the order in which it is computed: its name, our numbers, and how many roundings in a row
     each of them adds in float32: n for a sum of n terms, 2n + 4 for the norm, 10 for gelu, n + 2 for softmax."""
-    c, w, n = model.config, model.of_layer(0), len(text)
+    c, w, n = model.config, model.layer_weights(0), len(text)
     heads = (c.heads, n, c.d)
     x = embed(model, text)
     yield "tok_emb", model.weights["embedding"][text, :], 0
@@ -150,7 +149,7 @@ def stages(model, text):
     yield "x", x, 1
     ln1 = norm(x, w["gain_1"], w["offset_1"], epsilon=c.epsilon)
     yield "ln1", ln1, 2 * c.width + 4
-    q, (k, v) = split(ln1 @ w["W_Q"] + w["b_Q"], c.heads), keys_values(model, 0, ln1)
+    q, (k, v) = split_heads(ln1 @ w["W_Q"] + w["b_Q"], c.heads), keys_values(c, w, ln1)
     assert q.shape == k.shape == v.shape == heads
     yield "qkv", np.concatenate([np.moveaxis(y, 0, 1).reshape(n, c.width) for y in (q, k, v)], axis=-1), c.width + 1
     yield from (("q", q, 0), ("k", k, 0), ("v", v, 0))
@@ -174,7 +173,7 @@ def stages(model, text):
     whole_layer = 2 * (2 * c.width + 4) + 3 * (c.width + 1) + c.d + 1 + 2 * n + 2 + 10 + c.hidden + 1 + 2
     for i, block in enumerate(blocks):
         yield f"block{i}", block, whole_layer if i else 0
-    by_definition = layer(model, 0, embed(model, text), None, form=softmax_attention, mask="causal")[0]
+    by_definition = c.layer(model, 0, embed(model, text), None, Pass(softmax_attention))[0]
     assert np.allclose(blocks[0], x, rtol=0, atol=1e-12) and np.allclose(by_definition, x, rtol=0, atol=1e-12)
     yield "ln_f", norm(blocks[-1], model.weights["gain"], model.weights["offset"], epsilon=c.epsilon), 2 * c.width + 4
     yield "lm_head", logits, c.width
@@ -370,7 +369,7 @@ def as_llama(hugging, model):
     names |= {"gain_1": "input_layernorm", "gain_2": "post_attention_layernorm"}
     weights = {"model.embed_tokens.weight": model.weights["embedding"], "model.norm.weight": model.weights["gain"]}
     for i in range(c.layers):
-        for name, x in model.of_layer(i).items():
+        for name, x in model.layer_weights(i).items():
             if name in ("W_Q", "W_K"):
                 x = deinterleave(x.reshape(c.width, -1, c.d), pairs=c.d // 2).reshape(x.shape)
             weights[f"model.layers.{i}.{names[name]}.weight"] = x.T
@@ -387,10 +386,10 @@ def test_stories_are_those_of_transformers(hugging):
     import torch
 
     model = read_model(folder("stories260K.bin") / "stories260K.bin")
-    ids, carrying = [1], model
+    ids, after = [1], model
     for _ in range(200):
-        logits, states = transformer(carrying, ids[-1:])
-        carrying = model.carrying(states)
+        logits, states = transformer(after, ids[-1:])
+        after = model.with_biases(states)
         ids.append(int(logits[-1].argmax()))
     with torch.no_grad():
         theirs = as_llama(hugging, model)(torch.asarray([ids[:-1]])).logits[0].numpy()
