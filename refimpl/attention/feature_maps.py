@@ -29,6 +29,12 @@ class Kernel:
     phi : φ by name, or a function of each token by itself, or a pair (φ_q, φ_k) of them
     rope : a Rope, placed after φ or before the kernel
     normalise : divide by φ(q_t)·z_t
+
+    The numerator has the features fq, the denominator gq, and the same for k:
+
+        RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
+        before the kernel     fq = gq = φ(R_t q_t)
+        no RoPE               fq = gq = φ(q_t)
     """
 
     phi: str | FeatureMap | tuple[str | FeatureMap, str | FeatureMap] = "identity"
@@ -47,12 +53,7 @@ class Kernel:
         return pair_of_maps("Kernel", self.phi)
 
     def features(self, q: Array, k: Array, position: int) -> tuple[Array, Array, Array, Array]:
-        """(fq, fk, gq, gk): features of numerator and denominator, of tokens from `position` on.
-
-        RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
-        before the kernel     fq = gq = φ(R_t q_t)
-        no RoPE               fq = gq = φ(q_t)          and the same for k
-        """
+        """(fq, fk, gq, gk): features of numerator and denominator, of tokens from `position` on."""
         phi_q, phi_k = self.maps
         placement = self.rope.placement if self.rope else ""
         if placement == "before":

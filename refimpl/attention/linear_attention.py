@@ -147,9 +147,10 @@ def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The tokens that a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b.
+    """The n tokens that a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b.
 
     keep : (..., n, 1) booleans, False for padded tokens; None: there are none
+    block : how many tokens a formula asks for at a time
     """
 
     who: str
@@ -160,13 +161,22 @@ class Text:
     kernel: Kernel
     position: int
     n: int
+    block: int
 
     def __getitem__(self, tokens: slice) -> tuple[Array, Array, Array, Array, Array]:
         a, b, _ = tokens.indices(self.n)
+        return self.first if (a, b) == (0, min(self.block, self.n)) else self.features(a, b)
+
+    @functools.cached_property
+    def first(self) -> tuple[Array, Array, Array, Array, Array]:
+        """The first block, from which r is known."""
+        return self.features(0, min(self.block, self.n))
+
+    def features(self, a: int, b: int) -> tuple[Array, Array, Array, Array, Array]:
         q, k, v = (x[..., a:b, :] for x in (self.q, self.k, self.v))
         keep = None if self.keep is None else self.keep[..., a:b, :]
         # Inputs that bypass φ are checked only if the result is not finite: a nan in them reaches it.
-        mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity and b > a]
+        mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity]
         for name in mapped:
             check_finite(self.who, name, q if name == "q" else k, keep, start=a)
         fq, fk, gq, gk = self.kernel.features(q, k, self.position + a)
@@ -200,15 +210,29 @@ def check_arguments(who: str, q: Array, k: Array, v: Array, mask: Mask, padding:
 
 
 def evaluate(
-    formula: Sums, who: str, q: Array, k: Array, v: Array, kernel: Kernel, mask: Mask, state: State | None, padding: Any
+    formula: Sums,
+    who: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    kernel: Kernel,
+    mask: Mask,
+    state: State | None,
+    padding: Any,
+    chunk: int | None = 0,
 ) -> tuple[Array, State]:
-    """Check the arguments, sum as the formula says, divide; and say where a result is not finite."""
+    """Check the arguments, sum as the formula says, divide; and say where a result is not finite.
+
+    chunk : how many tokens the formula asks for at a time; 0: all; None: as many as fit the cache
+    """
     P, keep = check_arguments(who, q, k, v, mask, padding)
     check_type(who, "kernel", kernel, Kernel)
     require_of(q, "field" if kernel.normalise else "ring", f"{'normalised ' * kernel.normalise}linear attention")
     if state is not None:
         check_type(who, "state", state, State)
-    text = Text(who, q, k, v, keep, kernel, 0 if state is None else state.position, q.shape[-2])
+    n = q.shape[-2]
+    block = n if chunk == 0 else chunk or chunk_length(q, k, v, *[] if state is None else [state.S])
+    text = Text(who, q, k, v, keep, kernel, 0 if state is None else state.position, n, block)
     try:
         with quiet():
             return sum_and_divide(formula, text, P, state)
@@ -221,7 +245,7 @@ def evaluate(
 def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tuple[Array, State]:
     """The output, piece by piece, and the state after the last token."""
     who, normalise, xp = text.who, text.kernel.normalise, array_namespace(text.v)
-    fq, fk, _, gk, v = (x[..., :0, :] for x in text[:1])  # a map need not know empty texts
+    fq, fk, _, gk, v = (x[..., :0, :] for x in text.first)
     leading_axes(who, k=fk, v=v)
     S, z = xp.matrix_transpose(fk) @ v, xp.sum(gk, axis=-2)  # of no tokens: zeros, with r features
     if state is not None:
@@ -364,8 +388,8 @@ def linear_attention_recurrent(
     return evaluate(running_state, "linear_attention_recurrent", q, k, v, kernel, mask, state, padding)
 
 
-def chunks(text: Text, S: Array, z: Array, P: int, *, chunk: int) -> Steps:
-    xp = array_namespace(S)
+def chunks(text: Text, S: Array, z: Array, P: int) -> Steps:
+    xp, chunk = array_namespace(S), text.block
 
     def write(K: Array, H: Array, V: Array) -> tuple[Array, Array]:
         return S + xp.matrix_transpose(K) @ V, z + sums(H, axis=-2)[..., 0, :]
@@ -412,19 +436,16 @@ def linear_attention_chunked(
     """
     if chunk is not None:
         check_integer("linear_attention_chunked", "chunk", chunk, least=1)
-
-    def formula(text: Text, S: Array, z: Array, P: int) -> Steps:
-        return chunks(text, S, z, P, chunk=chunk or chunk_length(q, S))
-
-    return evaluate(formula, "linear_attention_chunked", q, k, v, kernel, mask, state, padding)
+    return evaluate(chunks, "linear_attention_chunked", q, k, v, kernel, mask, state, padding, chunk)
 
 
-def chunk_length(q: Array, S: Array) -> int:
+def chunk_length(q: Array, *others: Array) -> int:
     """The most tokens, in sixteens from 32 to 128, whose scores fit CACHE bytes for all heads together.
 
     Longer chunks are fewer calls, but more arithmetic, and slow once they leave the cache.
     """
-    heads = prod(max(1, i, j) for i, j in zip_longest(q.shape[-3::-1], S.shape[-3::-1], fillvalue=1))
+    lengths = zip_longest(*(x.shape[-3::-1] for x in (q, *others)), fillvalue=1)
+    heads = prod(max(1, *axis) for axis in lengths)
     return min(max(isqrt(CACHE // (heads * itemsize(q))) // 16 * 16, 32), 128)
 
 

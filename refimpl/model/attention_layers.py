@@ -164,12 +164,7 @@ class Config:
         return Kernel(phi, rope, self.normalise)
 
     def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
-        """Layer i on x (..., n, width), its attention starting from a past.
-
-        pre        x ← x + attend(norm_1 x)        x ← x + mlp(norm_2 x)
-        post       x ← norm_1(x + attend x)        x ← norm_2(x + mlp x)
-        parallel   x ← x + attend(norm_1 x) + mlp(norm_1 x)
-        """
+        """Layer i on x (..., n, width), its attention starting from a past; `order` says how it goes."""
         w = model.layer_weights(i)
 
         def norm_(j: int, y: Array) -> Array:

@@ -21,6 +21,15 @@ Assumes  prompt activations do not depend on the input (causal; prefix masks are
          relative positions, unless positions go on where the prompt ended; a denominator that is a
          sum over tokens
 Source   Chen, Hu, Jin, Lee, Kawaguchi 2024 (arXiv 2406.02847), Theorem 4.5; here positions start at 0
+
+    >>> from refimpl import QQ, Config, random_model
+    >>> config = Config(layers=2, width=3, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=5)
+    >>> model = random_model(QQ, config, seed=0)
+    >>> converted = convert(model, [3, 1, 4])
+    >>> QQ.equal(converted([1, 2]), model([3, 1, 4, 1, 2])[3:, :])
+    True
+    >>> converted.biases[0].b_KV.shape, converted.biases[0].b_D.shape
+    ((2, 2, 1), (2, 2))
 """
 
 from __future__ import annotations
@@ -74,13 +83,6 @@ def convert(
     form, between : as in `transformer`
     Equals   the prompted model (theorem iclca)
     Cost     one forward pass over the prompt
-
-    >>> from refimpl import QQ, Config, random_model
-    >>> config = Config(layers=2, width=3, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=5)
-    >>> model = random_model(QQ, config, seed=0)
-    >>> converted = convert(model, [3, 1, 4])
-    >>> QQ.equal(converted([1, 2]), model([3, 1, 4, 1, 2])[3:, :])
-    True
     """
     check_type("convert", "model", model, Model)
     if mask != "causal":
