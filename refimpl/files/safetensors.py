@@ -52,7 +52,7 @@ def write_safetensors(
     who = "write_safetensors"
     target = target_file(who, path)
     check_type(who, "tensors", tensors, dict)
-    check_text(who, tensors, metadata)
+    check_encodable(who, tensors, metadata)
     narrowed = {name for name, code in (dtypes or {}).items() if code == "BF16"}
     tensors = {name: narrow(who, name, x) if name in narrowed else x for name, x in tensors.items()}
     codes = {name: "BF16" if name in narrowed else code_of(who, name, x) for name, x in tensors.items()}
@@ -94,7 +94,7 @@ def code_of(who: str, name: str, x: Any) -> str:
     return CODES[x.dtype.name]
 
 
-def check_text(who: str, names: Iterable[Any], metadata: Any) -> None:
+def check_encodable(who: str, names: Iterable[Any], metadata: Any) -> None:
     """Names and metadata must be text that UTF-8 can hold."""
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
         raise ValueError(f"{who}: the metadata must map str to str, got {brief(metadata)}")
@@ -146,7 +146,7 @@ def parse_header(who: str, text: bytes, size: int) -> tuple[dict[str, str], list
     except ValueError as error:
         raise ValueError(f"{who}: the header must be JSON in UTF-8: {error}") from error
     metadata = header.pop("__metadata__", {})
-    check_text(who, header, metadata)
+    check_encodable(who, header, metadata)
     entries = sorted(check_entry(about(who, name), name, info, size) for name, info in header.items())
     end = 0
     for entry in entries:

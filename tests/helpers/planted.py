@@ -1,7 +1,7 @@
 """Planted bugs: wrong kernels, each a small edit of a right one, and the checks that must reject them.
 
-A check takes a kernel with the arguments of `linear_attention` (or of `softmax_attention`) and returns None, or in words
-what is wrong. `python tests/helpers/planted.py` prints which check rejects which bug.
+A check takes a function with the arguments of `linear_attention` (or of `softmax_attention`) and
+returns None, or in words what is wrong. `python tests/helpers/planted.py` prints which check rejects which bug.
 """
 
 from __future__ import annotations

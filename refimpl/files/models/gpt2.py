@@ -85,10 +85,10 @@ def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     config = found.pop("config", None)
     if not isinstance(config, dict):
         raise ValueError(f"read_nano: {path}: `config` must be an object of llm-viz's JSON, got {brief(config)}")
-    return config, {name: decode(f"read_nano: {path}: tensor {name[:200]!r}", x) for name, x in found.items()}
+    return config, {name: decode_array(f"read_nano: {path}: tensor {name[:200]!r}", x) for name, x in found.items()}
 
 
-def decode(about: str, info: Any) -> np.ndarray:
+def decode_array(about: str, info: Any) -> np.ndarray:
     """One array."""
     if not isinstance(info, dict) or set(info) != {"shape", "dtype", "data"}:
         raise ValueError(f"{about} must have shape, dtype, data and nothing else, got {brief(info)}")

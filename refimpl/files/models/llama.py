@@ -49,7 +49,7 @@ def read_llama2c(path: PathLike, *, system: System) -> Model:
     who = "read_llama2c"
     size = file_size(who, path)
     with open(path, "rb") as file:
-        header = parse_header(who, path, file.read(4 * len(HEADER)))
+        header = parse_sizes(who, path, file.read(4 * len(HEADER)))
         shapes = llama2c_shapes(header)
         if size != (wanted := 4 * (len(HEADER) + sum(prod(s) for s in shapes.values()))):
             raise ValueError(f"{who}: {path}: the file must have {wanted} bytes for {header}, got {size}")
@@ -72,7 +72,7 @@ def read_llama2c(path: PathLike, *, system: System) -> Model:
     return tensors.model(config, weights)
 
 
-def parse_header(who: str, path: PathLike, start: bytes) -> dict[str, int]:
+def parse_sizes(who: str, path: PathLike, start: bytes) -> dict[str, int]:
     """The seven numbers at the start of a file, if they can be those of a model."""
     if len(start) < 4 * len(HEADER):
         raise ValueError(f"{who}: {path}: the file must begin with {len(HEADER)} int32, got {len(start)} bytes")
@@ -185,7 +185,7 @@ def read_rope(settings: Settings, width: int) -> Rotary:
 def is_llama2c(opening: Opening) -> bool:
     """The format has no magic number: the seven integers of its header must be possible."""
     try:
-        return not opening.is_safetensors and bool(parse_header("read_llama2c", "", opening.start))
+        return not opening.is_safetensors and bool(parse_sizes("read_llama2c", "", opening.start))
     except ValueError:
         return False
 

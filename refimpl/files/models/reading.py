@@ -146,10 +146,10 @@ class Tensors:
             name = min(self.arrays)[:200]
             raise ValueError(f"{self.about}: every tensor must be a weight of the model, got {name!r}, which is not")
         with self.located():
-            return Model(config, {name: place(x, self.system) for name, x in weights.items()})
+            return Model(config, {name: place_numbers(x, self.system) for name, x in weights.items()})
 
 
-def place(x: np.ndarray, system: System) -> Array:
+def place_numbers(x: np.ndarray, system: System) -> Array:
     """Numbers of a file in a number system, by way of float64, which holds all of them exactly."""
     wide = np.ascontiguousarray(x, np.float64)
     return system.place(wide) if isinstance(system, Float) else system.convert(wide)  # type: ignore[no-any-return]

@@ -81,7 +81,7 @@ def read_rwkv(path: PathLike, *, system: System) -> Model:
             arrays[name] = x
     tensors = Tensors("read_rwkv", path, arrays, system)
     config = read_config(tensors, header)
-    return tensors.model(config, read_weights(tensors, config))
+    return tensors.model(config, weights_by_our_names(tensors, config))
 
 
 def take(about: str, what: str, file: IO[bytes], count: int, left: int) -> bytes:
@@ -98,7 +98,7 @@ def read_header(about: str, file: IO[bytes], size: int) -> Header:
         raise ValueError(f"{about}: the file must begin with the magic number {MAGIC:#x} of rwkv.cpp, got {magic:#x}")
     if version not in (100, 101):
         raise ValueError(f"{about}: the file version must be 100 or 101, got {version}")
-    check_dtype(f"{about}: the header", dtype)
+    check_stored_dtype(f"{about}: the header", dtype)
     least = {"vocabulary": 2 * width, "width": 2, "layers": LAYER_BYTES}  # bytes for each, in float16
     header = Header(vocabulary, width, layers)
     for name, count in header._asdict().items():
@@ -109,7 +109,7 @@ def read_header(about: str, file: IO[bytes], size: int) -> Header:
     return header
 
 
-def check_dtype(about: str, dtype: int) -> None:
+def check_stored_dtype(about: str, dtype: int) -> None:
     if dtype >= len(ON_DISK):
         name = DTYPES[dtype] if dtype < len(DTYPES) else "unknown"
         raise ValueError(
@@ -125,7 +125,7 @@ def read_tensor(
     axes, length, dtype = struct.unpack("<3I", take(about, f"the head of {which}", file, 12, left))
     if not 1 <= axes <= 3:
         raise ValueError(f"{about}: {which} must have 1 to 3 axes, got {axes}")
-    check_dtype(f"{about}: {which}", dtype)
+    check_stored_dtype(f"{about}: {which}", dtype)
     lengths = struct.unpack(f"<{axes}I", take(about, f"the shape of {which}", file, 4 * axes, left - 12))
     left -= 12 + 4 * axes
     text = take(about, f"the name of {which}", file, length, left)
@@ -171,7 +171,7 @@ def read_config(tensors: Tensors, header: Header) -> Rwkv:
         return Rwkv(version, header.layers, header.width, heads, hidden, header.vocabulary, tuple(ranks))
 
 
-def read_weights(tensors: Tensors, config: Rwkv) -> dict[str, np.ndarray]:
+def weights_by_our_names(tensors: Tensors, config: Rwkv) -> dict[str, np.ndarray]:
     """The tensors under our names, tokens as rows."""
     weights: dict[str, np.ndarray] = {}
     names = dict(MODEL)

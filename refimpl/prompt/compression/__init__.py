@@ -1,4 +1,4 @@
-"""From the keys and values of a prompt to a memory of fixed size: random features, and maps that use the known keys.
+"""From the keys and values of a prompt to a memory of fixed size.
 
 | kind | read through | what is kept of the prompt |
 |---|---|---|

@@ -15,7 +15,7 @@ from ...systems.balls import Balls
 from ...systems.floats import array_namespace, quiet
 from ...systems.formats import FORMATS
 from ...systems.multiprecision import Multiprecision
-from .sampling import HeadMemory, half_squares, mean_attention, row_indices
+from .sampling import HeadMemory, half_norms, mean_attention, row_indices
 
 
 def landmarks(y: Array, v: Array, candidates: NDArray[np.int64], weight: NDArray[np.float64], r: int) -> HeadMemory:
@@ -29,7 +29,7 @@ def landmarks(y: Array, v: Array, candidates: NDArray[np.int64], weight: NDArray
     which may be large. When a residual is rounding alone, the points so far explain every key:
     elimination ends, and further points weigh 0.
     """
-    xp, h, M = array_namespace(y), half_squares(y), y.shape[-2]
+    xp, h, M = array_namespace(y), half_norms(y), y.shape[-2]
     system = system_of(y)
     bits = FORMATS.get(getattr(system, "kind", ""), FORMATS["float64"])[0]
     least = 4 * M * (10.0**-system.digits if isinstance(system, Multiprecision | Balls) else 2.0**-bits)

@@ -38,7 +38,7 @@ def sample_directions(y: Array, v: Array, x: Array, r: int, rng: np.random.Gener
     xp, system, M = array_namespace(y), system_of(y), y.shape[-2]
     Y = floats(y)
     omega = system.convert(Y[rng.integers(M, size=r)] + rng.standard_normal((r, Y.shape[-1])))
-    scores = omega @ xp.matrix_transpose(y) - half_squares(y)[None, :]
+    scores = omega @ xp.matrix_transpose(y) - half_norms(y)[None, :]
     w = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     one = xp.ones_like(omega[:, 0])
     return omega, (w @ v) / xp.sum(w, axis=-1, keepdims=True), None, xp.log(M * one) - xp.log(r * one) / 2
@@ -56,7 +56,7 @@ def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares
 
 
-def half_squares(y: Array) -> Array:
+def half_norms(y: Array) -> Array:
     """|y|²/2, (..., n)"""
     return array_namespace(y).sum(y * y, axis=-1) / 2
 
