@@ -1,4 +1,6 @@
-"""A certificate can be repeated, and says so when something else comes out; a failure comes with its smallest instance."""
+"""A certificate can be repeated, and says so when something else comes out; a failure comes with
+its smallest instance.
+"""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Verify can fail: every planted bug in the conversion path turns the right rows red, in exact numbers and in floats."""
+"""Verify can fail: every planted bug in the conversion path turns the right rows red, in exact
+numbers and in floats.
+"""
 
 from __future__ import annotations
 
