@@ -51,7 +51,7 @@ def prompt(M=6, d=3, m=2, lead=(2,), *, heads=3, n=5, system=F, seed=0, size=1.0
 
 def wide(memory):
     """For queries that share keys."""
-    return memory.each(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
+    return memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
 
 
 def output(memory, x):
@@ -437,7 +437,7 @@ def test_a_seed_fixes_everything(kind):
     one, again, other, below = (asked(kind, 4, seed=s)(y, v, x, layer) for s, layer in ((1, 0), (1, 0), (2, 0), (1, 1)))
     arrays = ([], [])
     for memory, found in zip((one, again), arrays, strict=True):
-        memory.each(lambda a, axes, found=found: found.append(a) or a)
+        memory.map_arrays(lambda a, axes, found=found: found.append(a) or a)
     assert len(arrays[0]) >= 2 and all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
     chance = kind not in ("cache", "taylor", "cholesky", "clusters", "tilted")
     assert chance == (not np.array_equal(one.S, other.S)) == (not np.array_equal(one.S, below.S)) or kind == "clusters"

@@ -702,10 +702,13 @@ class Elsewhere:
 
     phi: Any
     f: Any
-    positive = True
+    positive, directions = True, None
 
     def log(self, x):
         return self.phi.log(self.f(x))
+
+    def features(self, d):
+        return self.phi.features(d)
 
 
 def first_directions():
