@@ -112,15 +112,7 @@ def probing(system: Any, probe: ri.Probe) -> tuple[Model, np.ndarray, np.ndarray
     rotary = rope and Rotary(2 * (r // 2), rope.layout, rope.placement, None)
     ends = np.cumsum([0, heads * r, heads * r, heads * m, heads * m])
     config = Config(
-        1,
-        int(ends[-1]),
-        heads=heads,
-        d=r,
-        m=m,
-        phi="identity",
-        norm="none",
-        normalise=kernel.normalise,
-        rope=rotary,
+        1, int(ends[-1]), heads=heads, d=r, m=m, phi="identity", norm="none", normalise=kernel.normalise, rope=rotary
     )
     parts = {name: np.eye(ends[-1])[:, a:b] for name, a, b in zip("QKVO", ends[:-1], ends[1:], strict=True)}
     weights = {f"layers.0.W_{name}": system.convert(part.T if name == "O" else part) for name, part in parts.items()}

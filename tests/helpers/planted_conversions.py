@@ -1,4 +1,5 @@
-"""Planted bugs in the conversion of a prompt: each a small edit of `convert` or `unconvert`, and the rows of verify that it turns red.
+"""Planted bugs in the conversion of a prompt: each a small edit of `convert` or `unconvert`, and
+the rows of verify that it turns red.
 
 `python tests/helpers/planted_conversions.py` prints which theorem rejects which bug.
 """
@@ -250,7 +251,9 @@ def broken(name: str) -> Implementation:
 
 
 def rejects(theorem: str, name: str, system: Any, *, full: bool = False) -> bool:
-    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
+    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug
+    itself must not count.
+    """
     (result,) = verify([theorem], [system], full=full, implementation=broken(name))
     slip = result.evidence.startswith("raised") and "the denominator φ(q)·z is zero" not in result.evidence
     return result.verdict == "FAIL" and not slip

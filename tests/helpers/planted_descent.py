@@ -1,5 +1,5 @@
-"""Planted bugs in the dual forms: each a small edit of a function that verify/theorems/descent.py checks, and the theorems that
-it turns red.
+"""Planted bugs in the dual forms: each a small edit of a function that verify/theorems/descent.py
+checks, and the theorems that it turns red.
 
 `python tests/helpers/planted_descent.py` prints which theorem rejects which bug.
 """
@@ -459,7 +459,9 @@ def planted(name: str) -> Iterator[Implementation]:
 
 
 def rejects(theorem: str, name: str) -> bool:
-    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
+    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug
+    itself must not count.
+    """
     system = ri.MP(30) if BUGS[name].real else ri.QQ
     with planted(name) as impl:
         result = check(THEOREMS[theorem], system, THEOREMS[theorem].cases, FIXED, impl)

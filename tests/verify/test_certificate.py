@@ -1,6 +1,5 @@
-"""A certificate can be repeated, and says so when something else comes out.
-
-A failure comes with its smallest instance.
+"""A certificate can be repeated, and says so when something else comes out; a failure comes with
+its smallest instance.
 """
 
 import json

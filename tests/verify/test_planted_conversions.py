@@ -1,6 +1,5 @@
-"""Verify can fail.
-
-Every planted bug in the conversion path turns the right rows red, in exact numbers and in floats.
+"""Verify can fail: every planted bug in the conversion path turns the right rows red, in exact
+numbers and in floats.
 """
 
 from __future__ import annotations
