@@ -20,9 +20,8 @@ LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have 
 def target_file(who: str, path: PathLike) -> Path:
     """The file to be written, behind any symbolic link; refused now if it cannot be written."""
     target = Path(os.path.realpath(path))
-    if os.fspath(path) in ("", "-", "/dev/stdout", "/dev/stderr") or (
-        os.path.exists(path) and not os.path.isfile(path)
-    ):
+    is_other = os.path.exists(path) and not os.path.isfile(path)
+    if is_other or os.fspath(path) in ("", "-", "/dev/stdout", "/dev/stderr"):
         problem = "not a regular file"
     elif not target.parent.is_dir():
         problem = "no such folder"
@@ -31,6 +30,15 @@ def target_file(who: str, path: PathLike) -> Path:
     else:
         return target
     raise OSError(f"{who}: cannot write {path}: {problem}")
+
+
+@contextmanager
+def located(about: str) -> Iterator[None]:
+    """ValueErrors inside this block say first where they arose."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{about}: {error}") from error
 
 
 @contextmanager
