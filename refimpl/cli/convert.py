@@ -120,15 +120,10 @@ def read_request(options: argparse.Namespace) -> Request:
     how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
     with naming_flags(r="--features", budget="--budget", error="--error", seed="--seed"):
         by = read_compression(options, model)
-    if options.check and only_measured(model) and strength != 1:
+    if options.check and model.config.past is not State and strength != 1:
         once = "fidelity is to a prompt that counts once"
         raise ValueError(f"--check: {once}; --strength must be 1, got {options.strength}")
     return Request(options, out, target, model, prompt, how, by)
-
-
-def only_measured(model: Model) -> bool:
-    """Is there no error bound for conversions of such a model, only a distance of its logits?"""
-    return model.config.past is not State
 
 
 def read_strength(text: str, exact: bool) -> int | float | Fraction:
@@ -163,10 +158,8 @@ def read_compression(options: argparse.Namespace, model: Model) -> Best | Compre
 
 
 def convert_prompt(request: Request, show: Callable[[str], None]) -> Model:
-    layers = request.model.config.layers
-
     def show_layer(i: int, x: Any) -> Any:
-        show(f"the prompt, layer {i + 1} of {layers}")
+        show(f"the prompt, layer {i + 1} of {request.model.config.layers}")
         return x
 
     return convert(request.model, request.prompt, **request.how, by=request.by, between=show_layer)
@@ -177,7 +170,7 @@ def check_biases(request: Request, converted: Model, show: Callable[[str], None]
     model, prompt, seed, M = request.model, request.prompt, request.options.seed, converted.prompts[-1]
     text = held_out(model, M, 16, seed)
     tokens = f"on {text.shape[-1 if model.config.vocabulary else -2]} tokens of seed {seed}"
-    if only_measured(model):
+    if model.config.past is not State:  # no error bound is known, only a distance of logits
         return measure(request, converted, text, tokens)
     # the quadratic form sums over all positions too, and is faster
     definition = linear_attention if M <= 64 else linear_attention_quadratic
@@ -218,7 +211,6 @@ def print_conversion(request: Request, converted: Model, seconds: float) -> None
 
 
 def report(request: Request, converted: Model, seconds: float, check: Check) -> dict[str, Any]:
-    """What was done, for --json."""
     options, prompts, out = request.options, converted.prompts, None if check.status else request.options.out
     done = {"model": options.model, "digest": digest(request.model), "out": out, "whole": options.whole}
     done |= {"prompt": prompts[-1], "prompts": prompts, "position": converted.position, **request.how}

@@ -24,7 +24,6 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     options = parser(*argv[:1]).parse_args(argv)
     try:

@@ -187,7 +187,6 @@ def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
 
 
 def arrays_on_disk(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Arrays on the host, as they are written."""
     try:
         return {name: system_of(x).to_file(x) for name, x in arrays.items()}
     except NotDefined as error:
@@ -195,7 +194,6 @@ def arrays_on_disk(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]
 
 
 def place(name: str, contents: Contents, system: System) -> Array:
-    """An array of a file in a number system."""
     if contents.dtypes[name] != system.file_dtype:
         wanted = f"{system.file_dtype}, for {system.file_label}"
         raise ValueError(f"`{name}` must be {wanted}, got {contents.dtypes[name]}")

@@ -56,14 +56,12 @@ def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
 
 
 def file_size(who: str, path: PathLike) -> int:
-    """The number of bytes in a regular file."""
     if not os.path.isfile(path):
         raise OSError(f"{who}: cannot read {path}: {'not a regular file' if os.path.exists(path) else 'no such file'}")
     return os.path.getsize(path)
 
 
 def read_bytes(who: str, path: PathLike, most: int = LARGEST_TEXT) -> bytes:
-    """All bytes of a file that has at most so many."""
     if (size := file_size(who, path)) > most:
         raise ValueError(f"{who}: {path}: the file must have at most {most} bytes, got {size}")
     return Path(path).read_bytes()
@@ -77,7 +75,6 @@ def read_text(who: str, path: PathLike, most: int = LARGEST_TEXT) -> str:
 
 
 def read_object(who: str, path: PathLike, most: int = LARGEST_TEXT) -> dict[str, Any]:
-    """The JSON object in a file."""
     text = read_text(who, path, most)
     try:
         found = parse_json(text)

@@ -85,7 +85,6 @@ def read_rwkv(path: PathLike, *, system: System) -> Model:
 
 
 def take(what: str, file: IO[bytes], count: int, left: int) -> bytes:
-    """The next bytes, if there are so many."""
     data = file.read(count) if count <= left else b""
     if len(data) < count:
         raise ValueError(f"{what} must have {count} bytes, got {min(left, count)} before the end of the file")
