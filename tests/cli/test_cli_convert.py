@@ -601,6 +601,13 @@ def test_a_folder_that_is_not_writable(room, capsys, monkeypatch):
 # The check, seen to fail
 
 
+@pytest.mark.parametrize("size", [["--budget", "4"], ["--error", "0.1"]], ids=["budget", "error"])
+def test_a_recurrent_model_takes_no_memory(size, room, capsys):
+    save("r", model(BYTES))
+    status, _, err = run(capsys, "r", "--prompt", "ab", "--out", "b", "--by", "best", *size)
+    assert status == 2 and "convert: --by makes a memory for softmax attention; this model converts exactly" in err
+
+
 def nudged(x, times):
     return x + 1 if isinstance(x, SystemArray) else x * (1 + times * 2.0**-52)
 

@@ -492,7 +492,7 @@ def other(kind):
 
 
 def arrays(model):
-    return checkpoint.bias_arrays(model.biases)
+    return {f"layers.{i}.{name}": x for i, b in enumerate(model.biases) for name, x in b.arrays().items()}
 
 
 @pytest.mark.parametrize("kind", ["state", "cache", "memory"])

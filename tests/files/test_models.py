@@ -21,9 +21,8 @@ from refimpl.files.models.llama import HEADER, llama2c_shapes, read_llama, read_
 from refimpl.files.models.reading import Settings
 from refimpl.files.safetensors import write_safetensors
 from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
-from refimpl.model.attention_layers import keys_values
+from refimpl.model.attention_layers import keys_values, split_heads
 from refimpl.model.transformer import Pass, embed, gelu, norm
-from refimpl.model.attention_layers import split_heads
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder
 
