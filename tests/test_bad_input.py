@@ -15,7 +15,7 @@ import pytest
 from refimpl import NotDefined, NotFinite, ZeroDenominator
 from tests.helpers import raises
 from tests.helpers.bad_input import Case
-from tests.helpers.source import ROOT, checkers, refusals
+from tests.helpers.source import ROOT, checkers, checking_methods, refusals
 
 TABLES = {
     f"{path.parent.name}.{path.stem}": importlib.import_module(f"tests.{path.parent.name}.{path.stem}").CASES
@@ -48,6 +48,8 @@ def test_every_message_names_function_and_argument() -> None:
 
 def test_the_source_says_what_may_refuse() -> None:
     assert {"refimpl.checks.check_shape", "refimpl.checks.leading_axes", "refimpl.errors.choose"} <= checkers()
+    assert {"refimpl.systems.array.require", "refimpl.systems.floats.require_of"} <= checkers()
+    assert checking_methods() == {"check_heads", "check_past"}
     assert len(checkers()) > 40 and len(refusals()) > 600 and sum(r.code.startswith("raise") for r in refusals()) > 250
 
 
