@@ -29,7 +29,6 @@ from refimpl import (
     save,
     transformer,
 )
-from refimpl.files import checkpoint
 from refimpl.files.checkpoint import FORMAT, fingerprint
 from refimpl.files.safetensors import read_safetensors, write_safetensors
 from refimpl.model.rwkv import Rwkv

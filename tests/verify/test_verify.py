@@ -18,7 +18,7 @@ from refimpl.verify.registry import THEOREMS, default_systems, verify
 from refimpl.verify.theorem import Different, Numbers, Theorem
 from refimpl.verify.theorems.identities import CASES, more_cases
 from refimpl.verify.theorems.identities import THEOREMS as IDENTITIES
-from refimpl.verify.ways import WAYS, label, way_of
+from refimpl.verify.ways import WAYS, way_of
 
 SYSTEMS = [ri.QQ, ri.GF(10007), ri.MP(30), ri.balls(30), ri.balls(30, "iv"), ri.Float(), ri.Float("numpy", "float32")]
 HOLDS = {"EXACT", "ENCLOSED", "WITHIN BOUND", "MEASURED"}
