@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -72,7 +73,8 @@ def test_verify_prints_one_table_and_a_summary(capsys):
     ]
     assert "error/bound ≤ 0." in rows[2] and "; worst: " in rows[2] and "n=" in rows[2]
     assert reason == "n/a: kv_cache in Q: exp is not defined in ℚ; softmax attention needs a real system"
-    assert summary.startswith("3 of 3 checks hold, 0 fail: 18 instances, 0 redrawn for a zero denominator, seed 0, ")
+    redrawn = r"\d+ redrawn for a zero denominator"  # by chance, and the seeds contain the source
+    assert re.match(rf"3 of 3 checks hold, 0 fail: 18 instances, {redrawn}, seed 0, ", summary)
 
 
 def test_gf_says_what_it_is_worth(capsys):

@@ -687,11 +687,12 @@ def softmax_scale_wrong(q: Any, *args: Any, **options: Any) -> Any:
 
 def use_implementation(monkeypatch: Any, impl: Any) -> None:
     """Let `refimpl verify`, until the test ends, check this implementation and not the library."""
-    from refimpl.verify import certificate, registry
+    from refimpl.cli import verify as command
+    from refimpl.verify import registry
 
     monkeypatch.setattr(registry, "verify", functools.partial(registry.verify, implementation=impl))
     for name in ("failure", "replay"):
-        monkeypatch.setattr(certificate, name, functools.partial(getattr(certificate, name), impl=impl))
+        monkeypatch.setattr(command, name, functools.partial(getattr(command, name), impl=impl))
 
 
 def table() -> str:

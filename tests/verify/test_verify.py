@@ -107,7 +107,7 @@ class Integers(Again):
         return int(x)
 
 
-@pytest.mark.parametrize("system", [ri.Dual(ri.QQ), ri.Dual(ri.GF(10007)), Again()], ids=label)
+@pytest.mark.parametrize("system", [ri.Dual(ri.QQ), ri.Dual(ri.GF(10007)), Again()], ids=lambda system: system.label)
 def test_an_exact_system_of_any_kind_is_decided_by_equality(system):
     results = {r.theorem: r for r in verify([t.name for t in IDENTITIES], [system])}
     undone = {"softmax_shifted_eq_sum", "kv_cache", "exact_probes", "causality"}
