@@ -161,7 +161,7 @@ class Attention:
 
     @property
     def P(self) -> int:
-        return {"causal": 0, "full": self.n}.get(self.mask, self.mask)
+        return self.mask if isinstance(self.mask, int) else {"causal": 0, "full": self.n}[self.mask]
 
     def inputs(self, draw: Draw) -> tuple[dict[str, str], tuple[Any, ...], State, tuple[str, str]]:
         """The definitions for Coq, the arguments for Python, the state, and both rotations."""
@@ -205,7 +205,7 @@ def refused(name: str, a: Attention, query: Callable[[Any, Any, State], Any]) ->
     bad = query(q, rest[0], begin)
     for form in FORMS:
         form(q, *rest, mask=a.mask, state=begin)
-        refuses(lambda form=form: form(bad, *rest, mask=a.mask, state=begin))
+        refuses(form, bad, *rest, mask=a.mask, state=begin)
     lets["bad"] = array(bad)
     accepts = [f"c_accepts {g} past {x} k {a.P} {boolean(a.normalise)}" for x in ("q", "bad")]
     return example(name, lets, [accepts[0], f"~~ {accepts[1]}"])
@@ -218,9 +218,9 @@ def orthogonal(q: Any, k: Any, begin: State) -> Any:
     return QQ.concat([QQ.stack([-z[1], z[0]])[None, :], q[1:, :]], axis=0)
 
 
-def refuses(run: Callable[[], Any]) -> None:
+def refuses(run: Callable[..., Any], *arguments: Any, **options: Any) -> None:
     try:
-        run()
+        run(*arguments, **options)
     except ri.ZeroDenominator:
         return
     raise AssertionError("a zero denominator is not refused")
@@ -355,7 +355,7 @@ def refused_model(name: str) -> str:
     model = ri.Model(config, model.weights | {"layers.1.W_Q": QQ.zeros((2, 2))})
     text = draw(2, 2)
     for form in FORMS:
-        refuses(lambda form=form: ri.transformer(model, text, form=form))
+        refuses(ri.transformer, model, text, form=form)
     ws = seq(weights(config, model.layer_weights(i)) for i in range(2))
     run = f"c_defined_run id c_no_rotation c_no_rotation true false ws [::] {integer(0)} 0 {array(text)}"
     return example(name, {"ws": ws}, [f"~~ {run}"])
