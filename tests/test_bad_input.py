@@ -1,4 +1,5 @@
-"""Bad input: every error word for word, and no line of the package that may refuse something without a test.
+"""Bad input: every error word for word, and no line of the package that may refuse something
+without a test.
 
 The tables stand beside the tests of each package, in `bad_input*.py`.
 """
@@ -38,7 +39,8 @@ def test_bad_input(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_every_message_names_function_and_argument() -> None:
-    about_systems = (NotDefined, ZeroDenominator, NotFinite)  # these name the number system or the token instead
+    # these name the number system or the token instead
+    about_systems = (NotDefined, ZeroDenominator, NotFinite)
     for cases in TABLES.values():
         for case in cases.values():
             assert issubclass(case.error, about_systems) or re.match(

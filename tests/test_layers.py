@@ -1,4 +1,5 @@
-"""The package in layers: imports go downwards only, in no circle, and no public name is defined twice.
+"""The package in layers: imports go downwards only, in no circle, and no public name is defined
+twice.
 
 Every list of exceptions is exact: an exception that is no longer needed fails too, so that the
 lists can only shrink.
@@ -56,7 +57,8 @@ NAMED_TWICE = {
     "sums": "over an axis, of floats; of a model that adds",
 }
 
-# These stay: random draws, choices among memories and statistics are made on the host, in NumPy; its type in
+# These stay: random draws, choices among memories and statistics are made on the host, in NumPy;
+# its type in
 # arrays.py; and nano.py's example.
 ON_THE_HOST = {
     *("arrays", "attention.feature_error", "attention.random_features", "descent.ren_liu", "model.generation", "nano"),
@@ -141,7 +143,9 @@ def test_a_public_name_is_defined_once() -> None:
 
 
 def test_a_package_is_introduced_in_one_sentence() -> None:
-    """Its docstring begins with one line that ends with a full stop and has no other; a table may follow."""
+    """Its docstring begins with one line that ends with a full stop and has no other; a table may
+    follow.
+    """
     long = set()
     for name, tree in modules(ROOT).items():
         if is_package(name):

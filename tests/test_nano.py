@@ -1,4 +1,6 @@
-"""The theory on one page: it is one page, it stands alone, and the library computes what it computes."""
+"""The theory on one page: it is one page, it stands alone, and the library computes what it
+computes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def configs(draw: st.DrawFn) -> Config:
 
 @given(config=configs(), M=st.integers(1, 2), n=st.integers(1, 2), seed=st.integers(0, 999))
 def test_the_library_equals_it(config: Config, M: int, n: int, seed: int) -> None:
-    """Two prompts, one after the other: the biases of every layer, and the output that is read with them, in ℚ."""
+    """Two prompts, one after the other: the biases of every layer, and the output that is read with
+    them, in ℚ.
+    """
     model = ri.random_model(QQ, config, seed)
     first, second, text = (QQ.random((length, config.width), seed + i) for i, length in enumerate((M, 1, n)))
     layers = [

@@ -1,4 +1,6 @@
-"""Bad input to feature maps, RoPE, the forms of attention, states and memories: every message, word for word."""
+"""Bad input to feature maps, RoPE, the forms of attention, states and memories: every message, word
+for word.
+"""
 
 from __future__ import annotations
 

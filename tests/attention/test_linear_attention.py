@@ -1,4 +1,6 @@
-"""Every form equals the definition: exactly where numbers are exact, within a derived bound where they are floats."""
+"""Every form equals the definition: exactly where numbers are exact, within a derived bound where
+they are floats.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ PHIS = {
 @pytest.mark.parametrize("phi", PHIS)
 @given(problem=problems(max_n=4), pad=st.booleans())
 def test_definition_equals_plain_python(phi, problem, pad):
-    """Against loops over Fractions that share no code with refimpl: φ, RoPE, masks, state, padding, head by head."""
+    """Against loops over Fractions that share no code with refimpl: φ, RoPE, masks, state, padding,
+    head by head.
+    """
     maps, (phi_q, phi_k), width = PHIS[phi]
     q, k, v = (
         QQ.random((*lead, problem.n, w), problem.seed + i)
@@ -128,7 +132,9 @@ def test_definition_equals_plain_python(phi, problem, pad):
         o, end = ri.linear_attention(q, k, v, ri.Kernel(maps, rope, normalise), **options)
     except (
         ri.ZeroDenominator
-    ):  # the oracle divides by zero too, unless there is nothing to divide; the rest is compared without division
+        # the oracle divides by zero too, unless there is nothing to divide; the rest is compared
+        # without division
+    ):
         if problem.m:
             with pytest.raises(ZeroDivisionError):
                 [expected(*pair) for pair in heads]
@@ -195,7 +201,9 @@ def test_chunk_size_does_not_matter(problem, chunks):
 @forms
 @given(problem=problems(max_n=5))
 def test_mpmath_residual_falls_with_digits(form, problem):
-    """At every precision the residual stays below the derived bound for u = 2^-prec, so it falls as 10^-digits."""
+    """At every precision the residual stays below the derived bound for u = 2^-prec, so it falls as
+    10^-digits.
+    """
     for digits in (15, 40, 90):
         system = MP(digits)
         arrays, options = problem.draw(system)
@@ -228,13 +236,15 @@ def test_balls_contain_zero(maker, form, problem):
 def test_floats_stay_within_the_bound(form, dtype, phi, problem):
     system = Float("numpy", dtype)
     arrays, options = problem.build(system)
-    if phi != "identity":  # signed features may cancel in the denominator; these do not, so the state must not either
+    # signed features may cancel in the denominator; these do not, so the state must not either
+    if phi != "identity":
         options |= (
             {"state": State(*(abs(x) for x in (options["state"].S, options["state"].z)), problem.position)}
             if problem.start
             else {}
         )
-    if phi == "relu":  # one feature of every token is positive where φ sees it, so that no denominator is zero
+    # one feature of every token is positive where φ sees it, so that no denominator is zero
+    if phi == "relu":
         q, k, v = arrays
         arrays = q, k, v = [
             np.concatenate([abs(x[..., :1]) + x.dtype.type(0.25), x[..., 1:]], axis=-1) for x in (q, k)
@@ -298,7 +308,8 @@ def test_running_error_encloses_the_truth(form, dtype, problem):
     distance = abs(ri.systems.fractions(o, "test") - ri.systems.fractions(truth, "test"))
     error = system.error(o)
     assert all(d <= Fraction(e) for d, e in zip(distance.ravel(), error.ravel(), strict=True) if np.isfinite(e))
-    if not problem.start:  # positive features throughout: the bound must be finite and say something
+    # positive features throughout: the bound must be finite and say something
+    if not problem.start:
         assert not problem.m or np.all(error.max(axis=-1) < np.abs(system.value(o)).max(axis=-1))
 
 
@@ -370,7 +381,9 @@ def test_absorb_gives_the_state_of_the_forms(problem):
 
 
 def test_degrees_of_the_forms():
-    """Unnormalised: q·k·v, degree 3 whatever the form. Normalised: a quotient of degree 3 by degree 2."""
+    """Unnormalised: q·k·v, degree 3 whatever the form. Normalised: a quotient of degree 3 by degree
+    2.
+    """
     system = Degrees()
     q, k, v = system.variables((3, 2)), system.variables((3, 2)), system.variables((3, 2))
     for form in (ri.linear_attention, *FORMS):
@@ -391,7 +404,7 @@ def test_unnormalised_state_may_lack_z():
 
 
 def test_complex_numbers_are_a_field():
-    """Small Gaussian integers, with denominators by which division is exact: nothing rounds, so ==."""
+    """Small Gaussian integers with denominators that divide exactly: nothing rounds, so ==."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.integers(-4, 5, (5, 3)) + 1j * rng.integers(-4, 5, (5, 3)) for _ in range(3))
     q[:, 0], z = 1, np.zeros(3, dtype=complex)
@@ -408,7 +421,8 @@ def test_complex_numbers_are_a_field():
             assert o.dtype == np.complex128 and o.tolist() == want and end.S.tolist() == S and end.z.tolist() == z
 
 
-# By chunks: nothing is made for the whole text at once, and what goes wrong is located in the whole text.
+# By chunks: nothing is made for the whole text at once, and what goes wrong is located in the whole
+# text.
 
 
 @pytest.mark.parametrize("mask", ["causal", "full", 13])
@@ -522,8 +536,13 @@ def test_more_rows_than_are_made_at_once(n, mask):
 def test_a_map_and_a_table_need_not_know_empty_texts(form):
     """reshape(..., -1) of nothing is an error, and so is a stack of nothing."""
     q, k, v = (Float().random((5, width), i) + 2 for i, width in enumerate((3, 3, 2)))
-    products = lambda x: (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)  # noqa: E731
-    table = lambda at: tuple(np.stack([f(i * np.ones(1) / 9) for i in at]) for f in (np.cos, np.sin))  # noqa: E731
+
+    def products(x):
+        return (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)
+
+    def table(at):
+        return tuple(np.stack([f(i * np.ones(1) / 9) for i in at]) for f in (np.cos, np.sin))
+
     form(q, k, v, ri.Kernel(products, rope=ri.Rope(table)))
 
 
@@ -542,7 +561,7 @@ def test_a_table_of_too_few_rows_is_refused():
 @pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name, d, m", [*((name, 3, 2) for name in "qkv"), ("q", 3, 0), ("k", 3, 0), ("v", 0, 2)])
 def test_nan_is_refused_wherever_it_can_hide(form, name, d, m):
-    """Behind zeros, behind a zero denominator, and where nothing comes out in which it would show."""
+    """Behind zeros, behind a zero denominator, and where no output would show it."""
     x = {"q": np.ones((2, 5, d)), "k": np.ones((2, 5, d)), "v": np.ones((2, 5, m))}
     x["q"][0, 4], x["k"][1, 1] = 0, 0
     x[name][1, 3, 0] = np.nan
@@ -609,7 +628,9 @@ def test_the_chunk_for_other_numbers():
 
 
 def test_problem_strategy_reaches_the_corners():
-    """The strategy itself is seen to draw empty, single and odd shapes, all masks, both layouts and placements."""
+    """The strategy itself is seen to draw empty, single and odd shapes, all masks, both layouts and
+    placements.
+    """
     seen: list[Problem] = []
 
     @settings(max_examples=40)

@@ -88,7 +88,9 @@ def test_a_shifted_past_reads_the_same(system, by, layout, placement, seed):
 
 
 def test_a_join_needs_only_the_map_of_the_keys():
-    """Under RoPE before the kernel: states are written by φ_k; φ_q matters where they are read, so to shift."""
+    """Under RoPE before the kernel: states are written by φ_k; φ_q matters where they are read, so
+    to shift.
+    """
     rope, mixed = rope_of(QQ, "half", "before"), (ri.feature_maps.relu, ri.feature_maps.identity)
     a, b = text(QQ, 2, 0, rope=rope), text(QQ, 3, 5, rope=rope)
     assert equal(

@@ -1,4 +1,6 @@
-"""`refimpl convert`: every flag, exit status and message; and the check that it rests on, seen to fail."""
+"""`refimpl convert`: every flag, exit status and message; and the check that it rests on, seen to
+fail.
+"""
 
 import json
 import math
@@ -71,7 +73,8 @@ def same(a, b):
 
 def test_help(capsys):
     status, out, _ = run(capsys, "--help")
-    flags = "--prompt --out --whole --baked --mask --strength --keep-positions --chunk --check --by --features --budget --error --seed "
+    flags = "--prompt --out --whole --baked --mask --strength --keep-positions --chunk --check --by "
+    flags += "--features --budget --error --seed "
     flags += "--backend --device --json --tokenizer --dtype"
     assert status == 0 and all(flag in out for flag in flags.split()) and "Exit status" in out
 
@@ -266,9 +269,11 @@ def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
     assert (status, err) == (0, "") and re.fullmatch(
         r"converted 5 tokens into biases of 2 layers in numpy float64(: the input is read from position 0 on)?\n"
         r"[\d,]+ bytes of biases(; a KV cache of 5 tokens has [\d,]+)?; \d\.\d\d s\n"
-        r"against the prompted model, on 16 tokens of seed 3: relative logit error \d\.?\d*e-1[5-9], next-token agreement 100.0%; "
+        r"against the prompted model, on 16 tokens of seed 3: relative logit error \d\.?\d*e-1[5-9], "
+        r"next-token agreement 100.0%; "
         r"with the prompt dropped 0\.\d+, \d+\.\d%\n"
-        r"against wider floats: converted \d\.?\d*e-1\d off, prompted \d\.?\d*e-1\d; it is exact, so 10 times as much would not hold\n"
+        r"against wider floats: converted \d\.?\d*e-1\d off, prompted \d\.?\d*e-1\d; "
+        r"it is exact, so 10 times as much would not hold\n"
         r"b is written\n",
         out,
     )
@@ -284,7 +289,9 @@ def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
 
 @pytest.mark.parametrize("kind", ["cache", "state"])
 def test_an_exact_conversion_that_is_off_by_more_than_rounding_is_not_written(kind, room, capsys, monkeypatch):
-    """A planted bug: values, or the state, a hundred-millionth too large. That is still far nearer than without the prompt."""
+    """A planted bug: values, or the state, a hundred-millionth too large. That is still far nearer
+    than without the prompt.
+    """
 
     def wrong(*args, **options):
         done = convert(*args, **options)
@@ -347,7 +354,8 @@ def test_fidelity_is_between_models():
         fidelity(m, None, [1], [2])
     with says(ValueError, "fidelity: `text` must hold ids from 0 to 6, got 7 at token 0"):
         fidelity(m, m, [1], [7])
-    found = fidelity(m, m, PROMPT, [2, 6])  # nothing was converted: as if the prompt were dropped, and no worse
+    # nothing was converted: as if the prompt were dropped, and no worse
+    found = fidelity(m, m, PROMPT, [2, 6])
     assert (found.error, found.agreement) == (
         found.dropped_error,
         found.dropped_agreement,
@@ -765,7 +773,8 @@ def test_what_cannot_be_checked(monkeypatch):
             check_conversion(m, other, PROMPT, [1])
     with says(
         ValueError,
-        "`converted.biases[0]` must have b_KV, b_D and position as in ((1, 1, 2, 3), True, 0), got ((1, 1, 2, 3), True, 5)",
+        "`converted.biases[0]` must have b_KV, b_D and position as in ((1, 1, 2, 3), True, 0), "
+        "got ((1, 1, 2, 3), True, 5)",
     ):
         check_conversion(m, convert(m, PROMPT, restart=False), PROMPT, [1])
     other = replace(m, weights={**m.weights, "gain": m.weights["gain"] * 2})

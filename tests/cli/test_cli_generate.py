@@ -1,4 +1,6 @@
-"""`refimpl generate`: every flag, exit status and message; the text alone, as it comes; and no file half written."""
+"""`refimpl generate`: every flag, exit status and message; the text alone, as it comes; and no file
+half written.
+"""
 
 import os
 import shutil
@@ -298,7 +300,8 @@ def test_logits_are_those_after_the_prompt(room, capsys):
     assert run(capsys, "ids", "--prompt", "3 1 4", "--tokens", "5", "--logits", "l")[1] == joined(
         generate(m, [3, 1, 4], 5)
     )
-    assert (room / "l").read_bytes() == (room / "l.npy").read_bytes()  # the name is the one that was given
+    # the name is the one that was given
+    assert (room / "l").read_bytes() == (room / "l.npy").read_bytes()
     save("b", convert(m, [3, 1]), biases_only=True)
     assert run(capsys, "ids", "--prompt", "4", "--tokens", "0", "--logits", "b.npy", "--baked", "b")[0] == 0
     assert np.abs(np.load("b.npy") - found).max() < 1e-14

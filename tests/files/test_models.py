@@ -1,4 +1,6 @@
-"""Real checkpoints: what is read computes what other people's code computes, stage by stage; damaged files are refused in words."""
+"""Real checkpoints: what is read computes what other people's code computes, stage by stage;
+damaged files are refused in words.
+"""
 
 import base64
 import json
@@ -139,8 +141,11 @@ def written(tmp_path):
 
 
 def stages(model, text):
-    """Every stage that llm-viz stores, in the order in which it is computed: its name, our numbers, and how many roundings in a row
-    each of them adds in float32: n for a sum of n terms, 2n + 4 for the norm, 10 for gelu, n + 2 for softmax."""
+    """Every stage that llm-viz stores, in the order in which it is computed: its name, our numbers,
+    and how many roundings in a row
+    each of them adds in float32: n for a sum of n terms, 2n + 4 for the norm, 10 for gelu, n + 2
+    for softmax.
+    """
     c, w, n = model.config, model.layer_weights(0), len(text)
     heads = (c.heads, n, c.d)
     x = embed(model, text)
@@ -184,8 +189,10 @@ def stages(model, text):
 def worst(model, stored):
     """By stage: the largest difference in units of what is allowed, over all texts.
 
-    Allowed, for numbers that passed c roundings in a row and are at most A in size: 6 √c · 2⁻²⁴ · A. That is the probabilistic bound of
-    Higham and Mary 2019 with λ = 6 (wrong for a number with probability 2 exp(−λ²/2) < 4·10⁻⁸), without the growth by ill-conditioned
+    Allowed, for numbers that passed c roundings in a row and are at most A in size: 6 √c · 2⁻²⁴ ·
+    A. That is the probabilistic bound of
+    Higham and Mary 2019 with λ = 6 (wrong for a number with probability 2 exp(−λ²/2) < 4·10⁻⁸),
+    without the growth by ill-conditioned
     steps.
     """
     found = {}
@@ -215,7 +222,9 @@ def test_nano_is_pytorchs_at_every_stage(nano):
 
 
 def test_another_model_is_told_from_nano(nano):
-    """The same comparison fails for ε = 10⁻⁶, for one weight changed by 1/100, and for queries and keys exchanged."""
+    """The same comparison fails for ε = 10⁻⁶, for one weight changed by 1/100, and for queries and
+    keys exchanged.
+    """
     model, stored = nano
     w = dict(model.weights)
     changed = w | {"layers.1.W_up": w["layers.1.W_up"] + 1e-2 * (np.arange(48 * 192).reshape(48, 192) == 7)}
@@ -233,7 +242,9 @@ def vars_of(config):
 
 
 def test_nano_sorts(nano):
-    """Its task: six digits, then the same in order. (What it was trained for; 29 of 30 drawn texts are required.)"""
+    """Its task: six digits, then the same in order. (What it was trained for; 29 of 30 drawn texts
+    are required.)
+    """
     model, right = nano[0], 0
     for seed in range(30):
         digits = [int(i) for i in np.random.default_rng(seed).integers(0, 3, 6)]
@@ -260,7 +271,9 @@ GAINS = ("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
 
 
 def saved(model, tmp_path, scale, seed):
-    """Weights large enough for attention to be anything but uniform, written as transformers writes them."""
+    """Weights large enough for attention to be anything but uniform, written as transformers writes
+    them.
+    """
     import torch
 
     torch.manual_seed(seed)
@@ -339,7 +352,8 @@ def test_llama_is_that_of_transformers(hugging, tmp_path, shape):
     assert ours.config.tied == shape.get("tie_word_embeddings", False)
     assert difference(theirs, ours, 30, seed=4) < 1e-5
     said = json.loads((tmp_path / "config.json").read_text())
-    said |= {"rope_theta": said.pop("rope_parameters")["rope_theta"], "rope_scaling": None}  # as it was written before
+    # as it was written before
+    said |= {"rope_theta": said.pop("rope_parameters")["rope_theta"], "rope_scaling": None}
     (tmp_path / "config.json").write_text(json.dumps(said))
     assert read_model(tmp_path).config == ours.config
 
@@ -348,7 +362,9 @@ def test_llama_is_that_of_transformers(hugging, tmp_path, shape):
 
 
 def as_llama(hugging, model):
-    """A LlamaForCausalLM that carries the same weights; its layout is half, so columns of W_Q and W_K are permuted."""
+    """A LlamaForCausalLM that carries the same weights; its layout is half, so columns of W_Q and
+    W_K are permuted.
+    """
     import torch
 
     c = model.config
@@ -382,7 +398,9 @@ def as_llama(hugging, model):
 
 
 def test_stories_are_those_of_transformers(hugging):
-    """200 greedy tokens from BOS. If after every prefix of our text their likeliest token is our next one, then greedy text is the same."""
+    """200 greedy tokens from BOS. If after every prefix of our text their likeliest token is our
+    next one, then greedy text is the same.
+    """
     import torch
 
     model = read_model(folder("stories260K.bin") / "stories260K.bin")
@@ -397,7 +415,8 @@ def test_stories_are_those_of_transformers(hugging):
     assert theirs.argmax(-1).tolist() == ids[1:] == whole.argmax(-1).tolist()
     assert np.abs(theirs - whole).max() < 1e-5 * np.abs(whole).max()
     top = np.sort(whole, axis=-1)
-    assert (top[:, -1] - top[:, -2]).min() > 10 * np.abs(theirs - whole).max()  # no token hangs on rounding
+    # no token hangs on rounding
+    assert (top[:, -1] - top[:, -2]).min() > 10 * np.abs(theirs - whole).max()
 
 
 # what is read, of which kind, into which numbers
@@ -737,7 +756,9 @@ def test_settings_take_defaults():
 
 @given(st.data())
 def test_damaged_files_are_refused_or_read(tmp_path_factory, data):
-    """Cut at any byte, or four bytes overwritten anywhere, most often in the header: ValueError, OSError or a model."""
+    """Cut at any byte, or four bytes overwritten anywhere, most often in the header: ValueError,
+    OSError or a model.
+    """
     where = tmp_path_factory.mktemp("damaged")
     kind = data.draw(st.sampled_from(["gpt2", "llama", "nano", "llama2c"]))
     path = where / "file"

@@ -1,7 +1,9 @@
-"""Planted bugs: wrong kernels, each a small edit of a right one, and the checks that must reject them.
+"""Planted bugs: wrong kernels, each a small edit of a right one, and the checks that must reject
+them.
 
 A check takes a function with the arguments of `linear_attention` (or of `softmax_attention`) and
-returns None, or in words what is wrong. `python tests/helpers/planted.py` prints which check rejects which bug.
+returns None, or in words what is wrong. `python tests/helpers/planted.py` prints which check
+rejects which bug.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def check(f: Callable[[Attention], str | None]) -> Callable[[Attention], str | N
     return run
 
 
-# Problems: q, k, v and options in the numbers of any field. d ≠ m ≠ n ≠ heads, unless it is the point that they agree.
+# Problems: q, k, v and options in the numbers of any field. d ≠ m ≠ n ≠ heads, unless it is the
+# point that they agree.
 
 
 def square_plus_one(x: Any) -> Any:
@@ -68,7 +71,9 @@ def square_plus_one(x: Any) -> Any:
 
 
 def problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """Each option on its own at least once, so that an edit which another option hides is seen somewhere."""
+    """Each option on its own at least once, so that an edit which another option hides is seen
+    somewhere.
+    """
 
     def make(name: str, kernel=linear.IDENTITY, *, lead=(2,), lead_q=None, n=5, d=4, m=3, r=None, start=True, **mask):  # type: ignore[no-untyped-def]
         seed = sum(map(ord, name))
@@ -134,7 +139,9 @@ def exact_in_GF(kernel: Attention) -> str | None:
 
 @check
 def split_invariance(kernel: Attention) -> str | None:
-    """Reading a text in two parts, the state carried over, is reading it at once: at every split, in GF(p)."""
+    """Reading a text in two parts, the state carried over, is reading it at once: at every split,
+    in GF(p).
+    """
     for name, x, options in problems(HUGE):
         mask, n = options.get("mask", "causal"), x[0].shape[-2]
         if mask == "full":
@@ -211,7 +218,9 @@ def bound_float32(kernel: Attention) -> str | None:
 
 @check
 def dependencies(kernel: Attention) -> str | None:
-    """o_t depends on q_t, on k_s and v_s for s < max(t+1, P), and on the state: on no more and no less."""
+    """o_t depends on q_t, on k_s and v_s for s < max(t+1, P), and on the state: on no more and no
+    less.
+    """
     system, n, d, m = ri.Dependencies(), 5, 4, 3
     q, k, v, past = (range(i * n, i * n + n) for i in range(4))
     S, z = system.tokens((d, m), [past[0]] * d), system.tokens((d, 1), [past[1]] * d)
@@ -254,7 +263,8 @@ def padding_poison(kernel: Attention) -> str | None:
 # The bugs. A right kernel in seven lines, of which most are small edits.
 
 
-def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible_keys):  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible_keys):
     """num, den, S, z"""
     seen = sees(fq, fk.shape[-2], 0, P)
     A, B = (
@@ -587,7 +597,7 @@ def softmax_problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[s
 
 
 def balls_differ(name: str, got: tuple[Any, ri.KVCache], want: tuple[Any, ri.KVCache]) -> str | None:
-    """Two enclosures of one number meet. The radius says how small an error would have been seen."""
+    """Two enclosures of one number meet. The radius says how small an error would be seen."""
     system = ri.balls(30)
     for part, a, b in (("o", got[0], want[0]), ("k", got[1].k, want[1].k), ("v", got[1].v, want[1].v)):
         assert system.radius(b) < np.max(np.abs(ri.floats(b)))  # else VACUOUS

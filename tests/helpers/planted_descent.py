@@ -23,7 +23,8 @@ from refimpl.verify.implementation import REFIMPL, Implementation
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorems.descent import DESCENTS
 
-FIXED = Draws(1, "planted")  # numbers that do not change with the source: whether a wrong sign shows depends on them
+# numbers that do not change with the source: whether a wrong sign shows depends on them
+FIXED = Draws(1, "planted")
 
 
 @dataclass(frozen=True)
@@ -449,7 +450,9 @@ FIELDS = {field.name for field in fields(Implementation)}
 
 @contextmanager
 def planted(name: str) -> Iterator[Implementation]:
-    """The implementation with the bug; a bug inside the library is there as long as the context lasts."""
+    """The implementation with the bug; a bug inside the library is there as long as the context
+    lasts.
+    """
     wrong, place = BUGS[name].wrong, BUGS[name].place
     if place in FIELDS:
         yield replace(REFIMPL, **{place: wrong})

@@ -1,4 +1,6 @@
-"""The package as its source says it is: modules, imports, and the lines that may refuse an argument."""
+"""The package as its source says it is: modules, imports, and the lines that may refuse an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ ROOT = Path(__file__).parents[2] / "refimpl"
 
 @functools.cache
 def modules(root: Path = ROOT) -> dict[str, ast.Module]:
-    """The modules below root by name, as in "attention.rope". A package has the name of its folder, the root has ""."""
+    """The modules below root by name, as in "attention.rope". A package has the name of its folder,
+    the root has "".
+    """
     paths = {path.relative_to(root).with_suffix("").parts: path for path in sorted(root.rglob("*.py"))}
     return {".".join(p for p in parts if p != "__init__"): ast.parse(path.read_text()) for parts, path in paths.items()}
 
@@ -72,7 +76,9 @@ def calls(name: str, tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 @functools.cache
 def checkers() -> frozenset[str]:
-    """Functions that check an argument for another function: they are told its name, `who`, and may raise."""
+    """Functions that check an argument for another function: they are told its name, `who`, and may
+    raise.
+    """
     about = {full: f for full, f in functions().items() if any(arg.arg == "who" for arg in f.args.args)}
     found = {full for full, f in about.items() if any(isinstance(node, ast.Raise) for node in ast.walk(f))}
     while new := {
@@ -108,7 +114,8 @@ def refusals() -> tuple[Refusal, ...]:
         nodes: list[ast.stmt | ast.expr] = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
         nodes += [call for full, call in calls(name, tree) if full in checkers()]
         attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
-        nodes += [n for n in attributes if n.func.attr in checking_methods()]  # type: ignore[attr-defined]
+        # type: ignore[attr-defined]
+        nodes += [n for n in attributes if n.func.attr in checking_methods()]
         for node in nodes:
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             found.append(Refusal(path_of(name), lines, ast.unparse(node)))

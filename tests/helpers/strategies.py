@@ -60,7 +60,9 @@ class Problem:
         return arrays, options  # type: ignore[return-value]
 
     def draw(self, system: Any) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-        """Numbers for which no denominator is zero: a draw that has one is thrown away, at most 20 times."""
+        """Numbers for which no denominator is zero: a draw that has one is thrown away, at most 20
+        times.
+        """
         for attempt in range(20):
             arrays, options = self.build(system, attempt)
             try:

@@ -71,7 +71,9 @@ def test_recurrence_is_its_sum_split_anywhere(system: Any, data: Any) -> None:
 def by_matrices(
     r: Any, w: Any, k: Any, v: Any, S: Any = None, u: Any = None, a: Any = None, b: Any = None
 ) -> tuple[Any, Any]:
-    """One head, of Fractions in NumPy: every product of transitions formed, for each pair of tokens."""
+    """One head, of Fractions in NumPy: every product of transitions formed, for each pair of
+    tokens.
+    """
     (n, d), m = r.shape, v.shape[1]
     one, none = np.array([[Fraction(i == j) for j in range(d)] for i in range(d)]), np.full((d, m), Fraction(0))
     S = none if S is None else S
@@ -107,13 +109,16 @@ def test_both_forms_are_sums_of_matrix_products(bonus: bool, turned: bool) -> No
 
 
 def test_a_recurrence_by_hand() -> None:
-    """d = m = 1: S = 2·5 + 3·7 = 31, read by r = 10; before the write, with bonus u = 4: 10 (5 + 4·21) = 890."""
+    """d = m = 1: S = 2·5 + 3·7 = 31, read by r = 10; before the write, with bonus u = 4: 10 (5 +
+    4·21) = 890.
+    """
     r, w, k, v, S, u = (ri.QQ.convert(x) for x in ([[10]], [[2]], [[3]], [[7]], [[5]], [4]))
     a, b = ri.QQ.convert([[1]]), ri.QQ.convert([[-2]])
     for form in (recurrence, recurrence_sum):
         assert [x.tolist() for x in form(r, w, k, v, S=S)] == [[[310]], [[31]]]
         assert [x.tolist() for x in form(r, w, k, v, S=S, u=u)] == [[[890]], [[31]]]
-        assert [x.tolist() for x in form(r, w, k, v, S=S, a=a, b=b)] == [[[210]], [[21]]]  # A = 2 − 2 = 0
+        # A = 2 − 2 = 0
+        assert [x.tolist() for x in form(r, w, k, v, S=S, a=a, b=b)] == [[[210]], [[21]]]
 
 
 def test_leading_axes_broadcast() -> None:

@@ -1,4 +1,6 @@
-"""RWKV: published logits, a transcription of version 7, prompts as initial states, and files that lie."""
+"""RWKV: published logits, a transcription of version 7, prompts as initial states, and files that
+lie.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ def test_the_published_logits(version: str, form: str) -> None:
 
 
 def transcribed_7(w: dict[str, Any], ids: list[int]) -> Any:
-    """RWKV-7 token by token from the tensors of the file, by its authors' formulas; no line of the library is used."""
+    """RWKV-7 token by token from the tensors of the file, by its authors' formulas; no line of the
+    library is used.
+    """
     layers, (heads, d) = (
         1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks")),
         w["blocks.0.att.r_k"].shape,
@@ -217,7 +221,9 @@ def test_version_7_is_its_transcription() -> None:
 
 
 def test_version_7_with_heads_is_its_transcription(tmp_path: Path) -> None:
-    """The published model has one head; this one has two, and a rank of its own for each low-rank part."""
+    """The published model has one head; this one has two, and a rank of its own for each low-rank
+    part.
+    """
     config, weights = small(tmp_path, "7", width=6, layers=3)
     assert (config.heads, config.d, config.ranks) == (2, 3, (3, 4, 5, 6))
     want = transcribed_7(parsed((tmp_path / "model.bin").read_bytes()), [3, 1, 4, 1, 0, 2, 2])
@@ -261,7 +267,8 @@ def prompt_is_a_state(version: str, M: int, n: int) -> float:
     assert [s.position for s in last] == [s.position for s in end] == [M + n] * config.layers
     for a, b in zip(last, end, strict=True):
         assert all(apart(a.parts[name], b.parts[name]) < 1e-9 for name in b.parts)
-    assert np.abs(rwkv(config, weights, text(M + n)[M:])[0] - logits).max() > 0.01  # the prompt does matter
+    # the prompt does matter
+    assert np.abs(rwkv(config, weights, text(M + n)[M:])[0] - logits).max() > 0.01
     return apart(logits, want[M:])
 
 
@@ -337,7 +344,8 @@ def test_vectors_instead_of_ids(version: str, tmp_path: Path) -> None:
     x = weights["embedding"][[3, 1, 4], :]
     seen = []
     want, _ = rwkv(config, weights, [3, 1, 4])
-    got, _ = rwkv(config, weights, x, between=lambda i, y: seen.append((i, y.shape)) or y)  # type: ignore[func-returns-value]
+    # type: ignore[func-returns-value]
+    got, _ = rwkv(config, weights, x, between=lambda i, y: seen.append((i, y.shape)) or y)
     assert np.array_equal(got, want) and seen == [(0, (3, 4)), (1, (3, 4))]
     bare = Rwkv(version, 2, 4, config.heads, 6, 0, config.ranks)
     weights = {name: w for name, w in weights.items() if name in bare.shapes}

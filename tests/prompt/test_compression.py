@@ -105,7 +105,9 @@ def test_landmarks_at_every_key_are_softmax(system, M, d, seed):
     got, want = output(Memory(Points(points), S, z, scale), x), softmax(y, v, x)
     if isinstance(system, Balls):
         assert system.equal(got, want) and informative(system, got)
-    else:  # numerator and denominator are sums of M products of numbers that took some tens of roundings
+    else:
+        # numerator and denominator are sums of M products of numbers that took some tens of
+        # roundings
         u = 2.0 ** -(system.ctx.prec if system == MP(40) else 53)
         K = np.exp(ri.floats(y) @ ri.floats(y).T)
         worst = np.abs(ri.floats(got - want)).max()
@@ -146,7 +148,9 @@ def test_a_prompt_becomes_the_same_memory_alone_and_in_a_batch(kind):
 
 @pytest.mark.parametrize("kind", ["nystrom", "cholesky"])
 def test_landmarks_in_half_precision(kind):
-    """Where 4 M u exceeds 1, one landmark is all that rounding lets one tell apart; and it is one, not none."""
+    """Where 4 M u exceeds 1, one landmark is all that rounding lets one tell apart; and it is one,
+    not none.
+    """
     half = Float("numpy", "float16")
     y, v, x = prompt(600, 4, 2, (1,), system=half)
     memory = Compression(kind, 16)(y, v, x, 0)
@@ -178,7 +182,8 @@ def test_keys_that_are_there_twice(kind, system):
     assert np.all(np.isfinite(got))
     if kind in ("cholesky", "clusters"):
         u = 2.0**-24 if system.name == "numpy float32" else 2.0**-53
-        assert np.all(np.abs(got - want) <= 4096 * u)  # 9 keys, exponents below 4, a well-conditioned K of three
+        # 9 keys, exponents below 4, a well-conditioned K of three
+        assert np.all(np.abs(got - want) <= 4096 * u)
 
 
 @pytest.mark.parametrize("kind", ["nystrom", "cholesky", "clusters"])
@@ -189,7 +194,8 @@ def test_points_of_no_weight_hide_no_others(kind):
     y = np.array([[-30.0, 0.0]] * 4 + [[-33.0, 0.0]])
     v, x = F.random((5, 2), 1), np.array([[[40.0, 0.0], [-1.0, 5.0]]])
     got = output(Compression(kind, 4, seed=1)(y, v, x, 0), x)
-    assert np.all(np.abs(got - softmax(y, v, x)) <= 1e-12)  # of nearest keys that are e^-117 apart, or one
+    # of nearest keys that are e^-117 apart, or one
+    assert np.all(np.abs(got - softmax(y, v, x)) <= 1e-12)
 
 
 def test_empty_clusters_hide_no_others():
@@ -225,7 +231,9 @@ def test_landmarks_of_large_and_small_norm_stand_together():
 
 @given(M=st.integers(2, 9), d=st.integers(1, 4), seed=SEEDS)
 def test_a_tilted_cluster_is_exact_at_its_query(M, d, seed):
-    """One cluster, one query: its value is what that query reads, whatever its centre; and its weight too."""
+    """One cluster, one query: its value is what that query reads, whatever its centre; and its
+    weight too.
+    """
     y, v, x = prompt(M, d, 2, (), heads=1, n=1, seed=seed)
     memory = Compression("tilted", 1)(y, v, x, 0)
     want, size = true_sums(y, v, x[0]), np.exp(np.abs(x[0] @ y.T).max())
@@ -278,7 +286,9 @@ def test_no_tilted_cluster_is_empty(size):
 
 @given(M=st.integers(2, 12), d=st.integers(1, 3), r=st.integers(1, 6), twice=st.booleans(), seed=SEEDS)
 def test_clusters_count_every_key_once(M, d, r, twice, seed):
-    """r < M; centres are means of their keys, S sums of their values, and every key stands at its nearest centre."""
+    """r < M; centres are means of their keys, S sums of their values, and every key stands at its
+    nearest centre.
+    """
     y, v, x = prompt(M, d, 2, (), seed=seed)
     y = np.concatenate([y, y]) if twice else y
     v = np.concatenate([v, v]) if twice else v
@@ -394,7 +404,9 @@ def test_directions_have_as_much_weight_as_there_are_keys():
     seed=SEEDS,
 )
 def test_eckart_and_young(rank, kind, seed):
-    """|φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1}, where σ are NumPy's, of B made here; nearly attained by the worst φ."""
+    """|φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1}, where σ are NumPy's, of B made here; nearly attained by
+    the worst φ.
+    """
     y, v, x = prompt(9, 3, 4, (2,), seed=seed)
     whole = asked(kind, 6, seed=seed)(y, v, x, 0)
     low = asked(kind, 6, seed=seed, rank=rank)(y, v, x, 0)
@@ -445,7 +457,9 @@ def test_a_seed_fixes_everything(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_are_made_apart(kind):
-    """Prompts of a batch know nothing of each other: the first is what it is alone (chance of its own apart)."""
+    """Prompts of a batch know nothing of each other: the first is what it is alone (chance of its
+    own apart).
+    """
     y, v, x = prompt(9, 3, 2, (2, 2), size=0.5)
     many = asked(kind, 4)(y, v, x, 0)
     y, v = (a * np.array([1, 5])[:, None, None, None] for a in (y, v))
@@ -468,7 +482,7 @@ def per_head(kind, M, d, m, r=4):
 
 
 def test_queries_may_have_fewer_axes_than_keys():
-    """A batch of prompts behind which an unbatched one is read: its queries are the same for all."""
+    """A batch of prompts, and one unbatched prompt behind them: its queries are the same for all."""
     y, v, x = prompt(6, 3, 2, (2, 2))
     for kind in BY_KEYS:
         got, want = (Compression(kind, 3)(y, v, q, 0) for q in (x[0], np.broadcast_to(x[:1], x.shape)))
@@ -501,7 +515,9 @@ def test_the_statistic_of_favor_depends_on_the_prompt_only():
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if "jax" not in b and "16" not in b])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_backend(backend, kind):
-    """Memories stay in the library, dtype and device of the keys, and are what NumPy makes of the same numbers."""
+    """Memories stay in the library, dtype and device of the keys, and are what NumPy makes of the
+    same numbers.
+    """
     system = BACKENDS[backend]()
     y, v, x = prompt(7, 4, 2, (2,), system=system)
     memory = asked(kind)(y, v, x, 0)
@@ -528,7 +544,8 @@ BUDGETS = (60, 100, 300, 900, 3000)
 def test_best_keeps_its_budget_and_is_the_best_of_its_candidates(budget):
     y, v, x = prompt(16, 4, 3, (2,), n=8)
     best = Best(budget=budget)
-    if budget < 2 * 8 * (3 + 1 + 1) + 24:  # a feature and a scale for each of two heads; a seed, a turn, A
+    # a feature and a scale for each of two heads; a seed, a turn, A
+    if budget < 2 * 8 * (3 + 1 + 1) + 24:
         with says(ValueError, f"Best: `budget` must hold a memory of one feature, got {budget} bytes"):
             best(y, v, x, 0)
         return
@@ -555,7 +572,8 @@ def test_every_kind_is_a_candidate_and_fills_its_budget():
         if c.kind in (*RANDOM[:-1], *BY_KEYS) and not c.rank:
             more = per_head(c.kind, 64, 4, 3, c.r + (2 if c.kind in PAIRS else 1)) * 16 + 16 * (c.kind in RANDOM)
             assert per_head(c.kind, 64, 4, 3, c.r) * 16 + 16 * (c.kind in RANDOM) <= 2000 < more + 40
-    for c in Best(budget=10**6).candidates(y, v):  # no memory is larger than the cache, which is exact
+    # no memory is larger than the cache, which is exact
+    for c in Best(budget=10**6).candidates(y, v):
         assert c.r is None or c.rank or per_head(c.kind, 64, 4, 3, c.r) * 16 <= 64 * (4 + 3) * 16 + 16
 
 

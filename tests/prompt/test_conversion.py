@@ -149,7 +149,9 @@ def test_biases_without_a_denominator_come_out_too():
 @settings(max_examples=30)
 @given(scene=scenes(QQ), strength=some_strength)
 def test_strength_is_how_often_the_prompt_counts(scene, strength):
-    """Against plain Python, where each prompt token counts λ times for the input and once for the prompt."""
+    """Against plain Python, where each prompt token counts λ times for the input and once for the
+    prompt.
+    """
     model, prompt, text, got = scene.draw(
         QQ, lambda model, prompt, text: convert(model, prompt, restart=scene.restart, strength=strength)(text)
     )
@@ -296,7 +298,9 @@ def test_a_prompt_changes_the_output_and_so_must_its_bias():
 
 
 def layer_by_layer(model, prompt, text, fresh, form, **options):
-    """(prompted, converted) after each layer, and at the end. Then both sides go on with the same fresh activations."""
+    """(prompted, converted) after each layer, and at the end. Then both sides go on with the same
+    fresh activations.
+    """
     M, left, right = length(prompt), [], []
 
     def watch(seen, start):

@@ -1,7 +1,8 @@
 """ICLAA: whole softmax models that carry a prompt, as its KV cache or as a memory of fixed size.
 
 The right sides know nothing of memories: the definition over all positions, and for one layer a sum
-in plain Python, at 60 digits, in which the similarity of a query and a prompt key is what the papers
+in plain Python, at 60 digits, in which the similarity of a query and a prompt key is what the
+papers
 write (THEORY §4). Balls must contain what it says.
 """
 
@@ -145,7 +146,9 @@ def test_prompts_stack_as_caches_and_as_memories(absolute, data, at):
 
 
 def test_positions_kept_and_restarted_both_run_and_differ():
-    """Restarting absolute positions is an approximation, by name: exact in neither case without a map, if restarted."""
+    """Restarting absolute positions is an approximation, by name: exact in neither case without a
+    map, if restarted.
+    """
     model = ri.random_model(F, Config(2, 4, 2, d=3, m=2, phi="softmax", vocabulary=7, table=20), 0)
     prompt, text = [3, 1, 4, 1, 5], [2, 6, 5]
     want = prompted(model, np.array(prompt), np.array(text))
@@ -247,7 +250,8 @@ def similarity(kind, memory, at, keys, turn=0, rope=None):
         min(range(len(keys)), key=lambda j, p=p: sum((a - b) ** 2 for a, b in zip(keys[j], p, strict=True)))
         for p in points
     ]
-    if kind == "tokens":  # each as often as it was drawn, 1/(r p) times: its p is a float, see the next test but one
+    # each as often as it was drawn, 1/(r p) times: its p is a float, see the next test but one
+    if kind == "tokens":
         weight = [real.exp(a) for a in middles(memory.scale[at, :])]
         return lambda x: [
             sum(w for i, w in zip(own, weight, strict=True) if i == j) * real.exp(dot(x, y)) for j, y in enumerate(keys)
@@ -265,7 +269,9 @@ def redrawn(phi):
 
 @dataclass(frozen=True)
 class Layer:
-    """A model of one layer, without norm and MLP, so that its output is x + [o_1 …] W_O; vectors in, vectors out."""
+    """A model of one layer, without norm and MLP, so that its output is x + [o_1 …] W_O; vectors
+    in, vectors out.
+    """
 
     groups: int = 2
     shared: int = 2
@@ -303,7 +309,8 @@ class Layer:
         """x + [o] W_O, o_t = ( Σ_j sim(R_t q_t, R_{j−M} k_j) v_j + Σ_{s≤t} exp(q_t·k_s/√d) v_s ) /
         ( the same without v ).
 
-        memories : for each prompt the memory it is in, the kind of its map, and how far that has turned
+        memories : for each prompt the memory it is in, the kind of its map, and how far that has
+        turned
         """
         before = sum(len(p) for p in prompts)
         start = 0 if restart else before
@@ -377,7 +384,9 @@ def test_one_layer_is_the_sum_of_the_theory(kind, layer):
 
 @pytest.mark.parametrize("layer", SHAPES, ids=["half", "partial", "no rope"])
 def test_tokens_weigh_by_the_attention_they_are_expected_to_get(layer):
-    """1/(r p_j), where p is half uniform, half what the prompt's own queries give, asked where the input begins."""
+    """1/(r p_j), where p is half uniform, half what the prompt's own queries give, asked where the
+    input begins.
+    """
     M, r, root = 6, 4, layer.d**-0.25
     prompt, model = text(M, 1), layer.model(F, ONE)
     ((memory,),) = carried(convert(model, prompt, by=asked("tokens", r)))
@@ -399,7 +408,9 @@ def test_tokens_weigh_by_the_attention_they_are_expected_to_get(layer):
 @pytest.mark.parametrize("kind", RANDOM[:-1])
 @pytest.mark.parametrize("layer", SHAPES, ids=["half", "partial", "no rope"])
 def test_two_prompts_of_one_seed_share_one_memory(kind, layer):
-    """Its directions have turned by the length of the second prompt, and both prompts' keys stand in one sum."""
+    """Its directions have turned by the length of the second prompt, and both prompts' keys stand
+    in one sum.
+    """
     first, second, given_text = text(3, 1), text(2, 3), text(2, 2)
     by = asked(kind)
     converted = convert(convert(layer.model(B, ONE), B.convert(first), by=by), B.convert(second), by=by)
@@ -422,7 +433,8 @@ def test_prompts_of_different_maps_keep_two_memories(kinds):
     converted = convert(layer.model(B, ONE), B.convert(first), by=asked(kinds[0], 3))
     converted = convert(converted, B.convert(second), by=asked(kinds[1], 3, seed=1))
     ((one, two),) = carried(converted)
-    if "tokens" in kinds:  # what to expect was asked when the first was converted, and is not asked again
+    # what to expect was asked when the first was converted, and is not asked again
+    if "tokens" in kinds:
         assert one.phi.points.shape == two.phi.points.shape
         return
     want = layer.oracle(ONE, [first, second], given_text, [(one, kinds[0], -6), (two, kinds[1], 0)])
@@ -496,7 +508,9 @@ def test_pieces_from_an_iterator_make_the_same_memory():
 
 @all_kinds
 def test_batches_of_prompts(kind):
-    """Each prompt of a batch has its own memory, through one map; the input may be one for all or one for each."""
+    """Each prompt of a batch has its own memory, through one map; the input may be one for all or
+    one for each.
+    """
     model = ri.random_model(
         F, Config(2, 4, 4, 2, 3, 2, phi="softmax", vocabulary=6, rope=Rotary(2, placement="before")), 1
     )
@@ -512,7 +526,8 @@ def test_batches_of_prompts(kind):
             assert np.allclose(alone, out[i], rtol=2.0**-36, atol=2.0**-36)
     if kind == "taylor":  # which cannot turn
         return
-    behind = convert(together, [3, 4, 5, 1, 2], by=asked("cholesky", 3))  # an unbatched prompt behind a batch of them
+    # an unbatched prompt behind a batch of them
+    behind = convert(together, [3, 4, 5, 1, 2], by=asked("cholesky", 3))
     assert behind([1]).shape == (3, 1, 6) and behind.biases[0].memories[-1].S.shape[:2] == (3, 2)
 
 
@@ -875,7 +890,8 @@ def test_every_pair_of_sides_falls_to_some_bug(name):
 def test_every_function_is_planted():
     tree = ast.walk(ast.parse(inspect.getsource(iclaa)))
     read = {n.attr for n in tree if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "impl"}
-    assert read - {"linear_attention"} == {entry for entry, *_ in BUGS.values()}  # the definition is the right side
+    # the definition is the right side
+    assert read - {"linear_attention"} == {entry for entry, *_ in BUGS.values()}
     assert {theorem for _, theorem in PAIRS_OF} == set(THEOREMS)
 
 

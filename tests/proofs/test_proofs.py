@@ -1,4 +1,5 @@
-"""Proofs, table, registry and library speak of the same theorems; the audit would see an assumption.
+"""Proofs, table, registry and library speak of the same theorems; the audit would see an
+assumption.
 
 With Coq installed and REFIMPL_COQ=1, the audit is also run on proofs that assume something, which
 takes seconds.

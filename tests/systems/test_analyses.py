@@ -198,7 +198,9 @@ def sound(x: SystemArray, truth: SystemArray) -> bool:
 
 
 def uncertain(numbers: RunningError, seed: int, low: int, high: int) -> tuple[SystemArray, SystemArray]:
-    """3×3 numbers of sizes 2^low to 2^high with errors of many sizes, and true numbers anywhere within those."""
+    """3×3 numbers of sizes 2^low to 2^high with errors of many sizes, and true numbers anywhere
+    within those.
+    """
     rng, shape = np.random.default_rng(seed), (3, 3)
     value = (rng.uniform(-1, 1, shape) * 2.0 ** rng.integers(low, high, shape)).astype(numbers.dtypes[0])
     error = np.abs(value.astype(np.float64)) * 2.0 ** rng.integers(-60, 2, shape) * rng.integers(0, 2, shape)
@@ -250,7 +252,8 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
 # v, and another execution, on x'
 # anywhere within e of V, rounding by at most u (functions: LIBM u) in either direction at every
 # operation, ends within the new error.
-# With errors as large as the numbers, second-order terms count. The extremes are at the ends of the intervals.
+# With errors as large as the numbers, second-order terms count. The extremes are at the ends of the
+# intervals.
 
 WIDE = [
     (3, 1),
@@ -306,7 +309,9 @@ def test_running_error_holds_for_every_execution(dtype, name):
 @running
 @pytest.mark.parametrize("name", ["exp", "log", "sqrt", "cos", "sin", "tanh"])
 def test_running_error_of_functions_holds_for_every_execution(dtype, name):
-    """The truth has 80 digits; its own rounding is far below the 2^-40 that every error is rounded up by."""
+    """The truth has 80 digits; its own rounding is far below the 2^-40 that every error is rounded
+    up by.
+    """
     numbers, u = RunningError(dtype), LIBM * Fraction(RunningError(dtype).u)
 
     def f(x: Fraction) -> Fraction:
@@ -391,7 +396,9 @@ def test_running_errors_know_what_they_do_not_know(dtype):
 
 
 def test_running_error_of_bfloat16_bounds_numbers_rounded_to_it():
-    """ml_dtypes rounds each result to bfloat16, this analysis none of them: both are executions of one model."""
+    """ml_dtypes rounds each result to bfloat16, this analysis none of them: both are executions of
+    one model.
+    """
     numbers = RunningError("bfloat16")
     assert numbers.u == float(ri.unit_roundoff("bfloat16")) and numbers.largest == float(
         ml_dtypes.finfo("bfloat16").max
@@ -417,7 +424,8 @@ def test_running_errors_where_results_vanish():
     )
     least = numbers.wrap(([2.0**-1074], [0.0]))
     half = least / 2
-    assert floats(half) == 0 and numbers.error(half)[0] >= 2.0**-1074  # off by 2^-1075, which has no float64
+    # off by 2^-1075, which has no float64
+    assert floats(half) == 0 and numbers.error(half)[0] >= 2.0**-1074
     assert numbers.error(numbers.convert([Fraction(1, 2**1076)]))[0] > 0
 
 
@@ -466,7 +474,8 @@ def test_running_error_of_attention_is_sound_and_not_vacuous(dtype, form):
     o, _ = form(*arrays, ri.Kernel("elu+1", rope=rope[0]))
     truth, _ = ri.linear_attention(*(TRUTH.convert(x) for x in arrays), ri.Kernel("elu+1", rope=rope[1]))
     assert sound(o, truth)
-    assert np.all(numbers.error(o).max(axis=-1) < np.abs(floats(truth)).max(axis=-1))  # else VACUOUS
+    # else VACUOUS
+    assert np.all(numbers.error(o).max(axis=-1) < np.abs(floats(truth)).max(axis=-1))
 
 
 def test_running_errors_compare_with_care():
@@ -517,7 +526,8 @@ EXPRESSIONS = {
     "(x/y)/(1/y)": (lambda x, y: (x / y) / (1 / y), (1, 0), True),
     "x/2y + 1/(−y)": (lambda x, y: x / (2 * y) + 1 / -y, (1, 1), True),  # up to a constant
     "x/y + 1/(y+0x)": (lambda x, y: x / y + 1 / (y + 0 * x), (1, 1), True),
-    "x/yy + y/yy": (lambda x, y: x / (y * y) + y / (y * y), (3, 4), False),  # that two entries are equal is not seen
+    # that two entries are equal is not seen
+    "x/yy + y/yy": (lambda x, y: x / (y * y) + y / (y * y), (3, 4), False),
     "xy − yx": (lambda x, y: x * y - y * x, (2, 0), False),
     "0x": (lambda x, y: 0 * x + y * 0, (-math.inf, 0), False),
 }
@@ -616,7 +626,8 @@ def test_a_leak_from_the_future_is_seen():
 
 def test_dependencies_by_hand():
     numbers = Dependencies()
-    a, b, c = (numbers.tokens((1, 1), [label])[0, 0] for label in (0, 63, 64))  # bits beyond a machine integer
+    # bits beyond a machine integer
+    a, b, c = (numbers.tokens((1, 1), [label])[0, 0] for label in (0, 63, 64))
     for got, want in [
         (a + b, {0, 63}),
         (a * c, {0, 64}),
@@ -703,7 +714,8 @@ def test_gradients_of_attention_are_exact(form):
     scores = QQ.where(np.tri(n, dtype=bool), q @ QQ.matrix_transpose(k), 0)
     weights = scores / QQ.sum(scores, axis=-1, keepdims=True)
     assert numbers.tangent(o)[:, 0].tolist() == weights[:, s].tolist() and (numbers.tangent(o)[:, 1] == 0).all()
-    # Unnormalised, the output is linear in q: its difference quotient is its derivative, at any distance.
+    # Unnormalised, the output is linear in q: its difference quotient is its derivative, at any
+    # distance.
     o, _ = form(numbers.join(q, e), still[1], still[2], ri.Kernel(normalise=False))
     quotient = (form(q + 5 * e, k, v, ri.Kernel(normalise=False))[0] - form(q, k, v, ri.Kernel(normalise=False))[0]) / 5
     assert QQ.equal(numbers.tangent(o), quotient) and (quotient[s] != 0).any()

@@ -1,4 +1,6 @@
-"""The core is written against the array API alone: it runs on other libraries and keeps their dtype and device."""
+"""The core is written against the array API alone: it runs on other libraries and keeps their dtype
+and device.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ backends = pytest.mark.parametrize("backend", BACKENDS)
 @backends
 @given(data=st.data())
 def test_exact_probes_on_every_backend(backend, data):
-    """The same numbers, with ==, in every library and dtype; dtype and device stay what they were."""
+    """The same numbers, with ==, in every library and dtype; dtype and device do not change."""
     system, form = BACKENDS[backend](), data.draw(st.sampled_from(FORMS))
     if "jax" in backend:  # compiles every operation for every shape: one shape, many options
         n, r, m, heads = 5, 4, 3, 2

@@ -19,7 +19,9 @@ FORMATS = {"bfloat16": Rounded("bfloat16"), "float16": Float("numpy", "float16")
 @settings(max_examples=8)
 @given(data=st.data())
 def test_no_partial_sum_can_round(name, data):
-    """Integers whose sums of absolute values stay within 2^p, in S, z, num, den; power-of-two denominators."""
+    """Integers whose sums of absolute values stay within 2^p, in S, z, num, den; power-of-two
+    denominators.
+    """
     limit = 1 / ri.unit_roundoff(name)
     n, r, m = (data.draw(st.integers(*ends)) for ends in ((0, 80), (1, 4), (1, 2)))
     mask, seed, start = (

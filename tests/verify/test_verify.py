@@ -269,7 +269,8 @@ def test_probes_cross_chunks(system):
         ("rope_layouts", "interleave", lambda x, pairs: x),
         ("state_monoid", "join", lambda a, b, kernel, **o: ri.State(a.S + b.S, a.z + b.z, a.position + b.position)),
         ("rope_layouts", "deinterleave", lambda x, pairs: x),
-        ("rope_relative", "rope", lambda *a: lambda x, at: x * (2 + abs(at[0]))),  # no powers of one rotation
+        # no powers of one rotation
+        ("rope_relative", "rope", lambda *a: lambda x, at: x * (2 + abs(at[0]))),
         ("state_monoid", "remove", lambda both, b, kernel, **o: both),
         ("state_monoid", "absorb", lambda empty, k, v, kernel: ri.absorb(empty, k[..., 1:, :], v[..., 1:, :], kernel)),
         ("shift", "shift", lambda state, by, kernel: replace(state, position=state.position + by)),
