@@ -482,7 +482,7 @@ def per_head(kind, M, d, m, r=4):
 
 
 def test_queries_may_have_fewer_axes_than_keys():
-    """A batch of prompts, and one unbatched prompt behind them: its queries are the same for all."""
+    """A batch of prompts, and one unbatched prompt after them: its queries are equal for all."""
     y, v, x = prompt(6, 3, 2, (2, 2))
     for kind in BY_KEYS:
         got, want = (Compression(kind, 3)(y, v, q, 0) for q in (x[0], np.broadcast_to(x[:1], x.shape)))
