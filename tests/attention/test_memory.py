@@ -1,6 +1,8 @@
-"""A memory says what plain sums over its tokens say: in every system, for every map, however large a key is, whatever comes later.
+"""A memory says what plain sums over its tokens say: in every system, for every map, however large
+a key is, whatever comes later.
 
-The right sides are plain sums Σ_j φ(y_j) [v_j 1], made here from φ(y) = f exp(c) in mpmath or balls, where nothing over- or underflows.
+The right sides are plain sums Σ_j φ(y_j) [v_j 1], made here from φ(y) = f exp(c) in mpmath or
+balls, where nothing over- or underflows.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def says_of(memories, x):
 
 
 def within_bound(run, system, *arrays):
-    """run(numbers, *arrays) in floats, against itself at 40 digits, within the errors that RunningError follows through it."""
+    """run(numbers, *arrays) in floats, against itself at 40 digits, within the errors that
+    RunningError follows through it.
+    """
     got = run(system, *arrays)
     truth, bounded = (
         run(s, *(s.convert(host(x)) for x in arrays)) for s in (MP(40), RunningError(dtype_name(system.dtype)))
@@ -178,7 +182,9 @@ def test_a_large_last_key_moves_no_bit_of_earlier_outputs(kind):
 
 
 def performer(epsilon, system=F):
-    """What implementations of Performer do: one maximum over all keys is subtracted in the exponent, then ε added to the features."""
+    """What implementations of Performer do: one maximum over all keys is subtracted in the
+    exponent, then ε added to the features.
+    """
     phi = made("positive", 6, 4, system)
 
     def attention(q, k, v):
@@ -211,7 +217,9 @@ def test_an_epsilon_inside_phi_is_seen_to_move_earlier_outputs():
 @all_maps
 @given(at=st.integers(0, 5), seed=st.integers(0, 9))
 def test_a_prompt_may_be_split_anywhere(kind, at, seed):
-    """The memory after the text, made token by token, in one piece or in two, however large the last key: in balls, and in floats."""
+    """The memory after the text, made token by token, in one piece or in two, however large the
+    last key: in balls, and in floats.
+    """
     q, _, v, k = huge_last(seed)
     x = F.random((2, 3, 4), seed + 5)
 
@@ -280,7 +288,9 @@ def test_no_denominator_can_vanish(kind, size, seed):
 @pytest.mark.parametrize("form", [ri.softmax_attention, ri.softmax_attention_shifted])
 @given(lead=LEADS, M=FEW, n=FEW, seed=SEEDS)
 def test_softmax_beside_memories(kind, form, lead, M, n, seed):
-    """Scores of the input are exact, those of the prompt are φ(x)·φ(y), in one sum; two memories, and older tokens, are one past."""
+    """Scores of the input are exact, those of the prompt are φ(x)·φ(y), in one sum; two memories,
+    and older tokens, are one past.
+    """
     system = balls(30)
     d, m, phi = 4, 2, made(kind, 3, 4, system)
     xp, (q, k, v) = system.xp, (system.random((*lead, 1 + M + n, w), seed + i) for i, w in enumerate((d, d, m)))

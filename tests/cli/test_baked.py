@@ -1,8 +1,12 @@
-"""The theorem on real weights, in fresh processes: what a prompt did is in a file, the prompt is gone, and the text goes on with it.
+"""The theorem on real weights, in fresh processes: what a prompt did is in a file, the prompt is
+gone, and the text goes on with it.
 
-One process converts the prompt and writes the file. The prompt is deleted. Another process, which has model and file only, generates.
-What it says is held to the prompted model by its explicit sum, without a state: one pass over prompt, input and all that was generated,
-in which the likeliest token after each prefix must be the one that was generated next; by induction that is the same greedy text.
+One process converts the prompt and writes the file. The prompt is deleted. Another process, which
+has model and file only, generates.
+What it says is held to the prompted model by its explicit sum, without a state: one pass over
+prompt, input and all that was generated,
+in which the likeliest token after each prefix must be the one that was generated next; by induction
+that is the same greedy text.
 """
 
 from __future__ import annotations
@@ -88,7 +92,9 @@ def here(capsys: Any, *argv: Any) -> str:
 
 
 class Found(NamedTuple):
-    """How a generated text compares with the prompted model: where the first id differs, and how far the logits are off."""
+    """How a generated text compares with the prompted model: where the first id differs, and how
+    far the logits are off.
+    """
 
     differs: int | None
     error: float
@@ -162,7 +168,9 @@ def narrowed(parts: Any) -> Any:
 
 
 def plants(version: str) -> dict[str, Any]:
-    """A bug for each part of the state; but 4v0 has channel mixing with weights that are all 0, where none can be seen."""
+    """A bug for each part of the state; but 4v0 has channel mixing with weights that are all 0,
+    where none can be seen.
+    """
     parts = (
         ("time_shift", "num", "den", "exponent") if version.startswith("4") else ("time_shift", "channel_shift", "S")
     )
@@ -257,7 +265,8 @@ def test_gpt_nano_sorts_what_it_was_told_before(tmp_path: Path, capsys: Any) -> 
     """Positions are absolute here, and go on where the prompt ended."""
     model, baked = folder(NANO) / NANO, tmp_path / "baked"
     said = here(capsys, "convert", model, "--prompt", "2 0 1", "--out", baked, "--check")
-    assert "the input is read from position 3 on" in said and float(re.search("error ([^,]*),", said)[1]) < 1e-12  # type: ignore[index]
+    # type: ignore[index]
+    assert "the input is read from position 3 on" in said and float(re.search("error ([^,]*),", said)[1]) < 1e-12
     assert here(capsys, "generate", model, "--baked", baked, "--prompt", "2 2 1", "--tokens", "6") == "0 1 1 2 2 2\n"
 
 

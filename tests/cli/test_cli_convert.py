@@ -283,7 +283,9 @@ def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
 
 @pytest.mark.parametrize("kind", ["cache", "state"])
 def test_an_exact_conversion_that_is_off_by_more_than_rounding_is_not_written(kind, room, capsys, monkeypatch):
-    """A planted bug: values, or the state, a hundred-millionth too large. That is still far nearer than without the prompt."""
+    """A planted bug: values, or the state, a hundred-millionth too large. That is still far nearer
+    than without the prompt.
+    """
 
     def wrong(*args, **options):
         done = convert(*args, **options)

@@ -1,4 +1,6 @@
-"""Models on disk: what is saved comes back bit for bit, what was changed is refused in words, and a file is all that the input needs."""
+"""Models on disk: what is saved comes back bit for bit, what was changed is refused in words, and a
+file is all that the input needs.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""Real checkpoints: what is read computes what other people's code computes, stage by stage; damaged files are refused in words."""
+"""Real checkpoints: what is read computes what other people's code computes, stage by stage;
+damaged files are refused in words.
+"""
 
 import base64
 import json
@@ -132,7 +134,8 @@ def written(tmp_path):
 
 
 def stages(model, text):
-    """Every stage that llm-viz stores, in the order in which it is computed: its name, our numbers, and how many roundings in a row
+    """Every stage that llm-viz stores, in the order in which it is computed: its name, our numbers,
+    and how many roundings in a row
     each of them adds in float32: n for a sum of n terms, 2n + 4 for the norm, 10 for gelu, n + 2 for softmax."""
     c, w, n = model.config, model.of_layer(0), len(text)
     heads = (c.heads, n, c.d)
@@ -177,8 +180,10 @@ def stages(model, text):
 def worst(model, stored):
     """By stage: the largest difference in units of what is allowed, over all texts.
 
-    Allowed, for numbers that passed c roundings in a row and are at most A in size: 6 √c · 2⁻²⁴ · A. That is the probabilistic bound of
-    Higham and Mary 2019 with λ = 6 (wrong for a number with probability 2 exp(−λ²/2) < 4·10⁻⁸), without the growth by ill-conditioned
+    Allowed, for numbers that passed c roundings in a row and are at most A in size: 6 √c · 2⁻²⁴ ·
+    A. That is the probabilistic bound of
+    Higham and Mary 2019 with λ = 6 (wrong for a number with probability 2 exp(−λ²/2) < 4·10⁻⁸),
+    without the growth by ill-conditioned
     steps.
     """
     found = {}
@@ -375,7 +380,9 @@ def as_llama(hugging, model):
 
 
 def test_stories_are_those_of_transformers(hugging):
-    """200 greedy tokens from BOS. If after every prefix of our text their likeliest token is our next one, then greedy text is the same."""
+    """200 greedy tokens from BOS. If after every prefix of our text their likeliest token is our
+    next one, then greedy text is the same.
+    """
     import torch
 
     model = read_model(folder("stories260K.bin") / "stories260K.bin")

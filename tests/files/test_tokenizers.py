@@ -94,7 +94,9 @@ def test_tricky_texts_come_back(small, text):
 
 
 def test_joining_is_that_of_the_papers(small):
-    """By hand: GPT-2 joins the pair that stands first in the list; llama2.c the piece of highest score, the leftmost of equals."""
+    """By hand: GPT-2 joins the pair that stands first in the list; llama2.c the piece of highest
+    score, the leftmost of equals.
+    """
     gpt, llama = read_tokenizer(small / "vocab.bpe"), read_tokenizer(small / "tokenizer.bin")
     shown = [gpt.tokens[i] for i in gpt.encode("aaaaa the's")]
     assert shown == [b"aa", b"aaa", b" the", b"'s"] and gpt.start == gpt.vocabulary - 1
@@ -176,7 +178,9 @@ def same_ids(published, text):
 
 
 def test_llama2c_ids_of_a_text():
-    """As llama2.c's own encode joins "Once upon a time" by the scores of tok512: checked by joining the best pair again and again."""
+    """As llama2.c's own encode joins "Once upon a time" by the scores of tok512: checked by joining
+    the best pair again and again.
+    """
     t = read_tokenizer(folder("tok512.bin") / "tok512.bin")
     assert t.vocabulary == 512
     for text in [*TRICKY, "Once upon a time, there was a little girl named Lily."]:

@@ -72,7 +72,8 @@ def square_plus_one(x: Any) -> Any:
 def problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     """Each option on its own at least once, so that an edit which another option hides is seen somewhere."""
 
-    def make(name: str, *, lead=(2,), lead_q=None, n=5, d=4, m=3, r=None, start=True, **options: Any):  # type: ignore[no-untyped-def]
+    # type: ignore[no-untyped-def]
+    def make(name: str, *, lead=(2,), lead_q=None, n=5, d=4, m=3, r=None, start=True, **options: Any):
         seed = sum(map(ord, name))
         shapes = [(*(lead_q or lead), n, d), (*lead, n, d), (*lead, n, m), (*lead, r or d, m), (*lead, r or d)]
         q, k, v, S, z = (system.random(shape, 10 * seed + i) for i, shape in enumerate(shapes))

@@ -1,4 +1,6 @@
-"""Text from a model: greedy is the argmax of full passes, draws have the right distribution, and nothing is read twice."""
+"""Text from a model: greedy is the argmax of full passes, draws have the right distribution, and
+nothing is read twice.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def softmax(logits: Any, T: float) -> Any:
 
 @pytest.mark.parametrize("T", [0.3, 2.5])
 def test_ids_come_as_often_as_softmax_says(T: float) -> None:
-    """10 000 draws; a right distribution would fail 1 in 10⁶ seeds, and this seed is fixed. Another temperature is noticed."""
+    """10 000 draws; a right distribution would fail 1 in 10⁶ seeds, and this seed is fixed. Another
+    temperature is noticed.
+    """
     logits, rng = np.array([2.0, -1, 0.5, 0.5, -30, 1.5]), np.random.default_rng(1)
     counts = np.bincount([generation.pick(logits, T, rng) for _ in range(10_000)], minlength=6)
     assert surprise(counts, softmax(logits, T)) > 1e-6 and counts[4] == (0 if T < 2 else counts[4])

@@ -1,4 +1,6 @@
-"""The recurrence against its explicit sum, and against sums of matrix products written out here; RWKV-4's quotient likewise."""
+"""The recurrence against its explicit sum, and against sums of matrix products written out here;
+RWKV-4's quotient likewise.
+"""
 
 from __future__ import annotations
 
@@ -254,7 +256,9 @@ def _scan(  # type: ignore[no-untyped-def]
 
 
 def product_one_factor_short(r, w, k, v, /, *, S=None, u=None, a=None, b=None):
-    """r_t (Π_{s<x<t} A_x) k_s for a token that reads after its write: the sum of one that reads before it, with a bonus of 1."""
+    """r_t (Π_{s<x<t} A_x) k_s for a token that reads after its write: the sum of one that reads
+    before it, with a bonus of 1.
+    """
     return recurrence_sum(r, w, k, v, S=S, u=1 + 0 * r[..., 0, :] if u is None and r.shape[-2] else u, a=a, b=b)
 
 

@@ -331,7 +331,8 @@ def test_vectors_instead_of_ids(version: str, tmp_path: Path) -> None:
     x = weights["embedding"][[3, 1, 4], :]
     seen = []
     want, _ = rwkv(config, weights, [3, 1, 4])
-    got, _ = rwkv(config, weights, x, between=lambda i, y: seen.append((i, y.shape)) or y)  # type: ignore[func-returns-value]
+    # type: ignore[func-returns-value]
+    got, _ = rwkv(config, weights, x, between=lambda i, y: seen.append((i, y.shape)) or y)
     assert np.array_equal(got, want) and seen == [(0, (3, 4)), (1, (3, 4))]
     bare = Rwkv(version, 2, 4, config.heads, 6, 0, config.ranks)
     weights = {name: w for name, w in weights.items() if name in bare.shapes}

@@ -1,4 +1,5 @@
-"""Every way from keys and values to a memory of fixed size: exact where that is promised, unbiased where that is, certified where that is.
+"""Every way from keys and values to a memory of fixed size: exact where that is promised, unbiased
+where that is, certified where that is.
 
 Where chance decides, seeds are given, and intervals hold a true mean with probability 99.99 %, as in tests/helpers/chance.py.
 """
@@ -112,7 +113,9 @@ def test_landmarks_at_every_key_are_softmax(system, M, d, seed):
 @pytest.mark.parametrize("kind", ["nystrom", "cholesky"])
 @given(M=st.integers(3, 7), r=st.integers(1, 5), seed=SEEDS)
 def test_landmarks_solve_the_normal_equations(kind, M, r, seed):
-    """S = K_PP⁻¹ K_PY [V 1], by mpmath's LU at 60 digits, from whichever keys were chosen; and padded points weigh nothing."""
+    """S = K_PP⁻¹ K_PY [V 1], by mpmath's LU at 60 digits, from whichever keys were chosen; and
+    padded points weigh nothing.
+    """
     r = min(r, M - 1)
     y, v, x = prompt(M, 4, 2, (), seed=seed)
     memory = Compression(kind, r, seed=seed)(y, v, x, 0)
@@ -162,7 +165,9 @@ def test_queries_against_keys_leave_favor_a_statistic():
 @pytest.mark.parametrize("kind", BY_KEYS)
 @pytest.mark.parametrize("system", [F, Float("numpy", "float32"), MP(30)], ids=str)
 def test_keys_that_are_there_twice(kind, system):
-    """K is singular: three keys, each three times. Three landmarks or clusters then say all, and no more than three weigh anything."""
+    """K is singular: three keys, each three times. Three landmarks or clusters then say all, and no
+    more than three weigh anything.
+    """
     y, v, x = prompt(3, 4, 2, (2,), system=system)
     xp = system.xp
     y, more = xp.concat([y, y, y], axis=-2), system.random((2, 6, 2), 7)
@@ -176,7 +181,9 @@ def test_keys_that_are_there_twice(kind, system):
 
 @pytest.mark.parametrize("kind", ["nystrom", "cholesky", "clusters"])
 def test_points_of_no_weight_hide_no_others(kind):
-    """Points that pad a singular K, and empty clusters, stand where others do: a query far on the other side still reads these."""
+    """Points that pad a singular K, and empty clusters, stand where others do: a query far on the
+    other side still reads these.
+    """
     y = np.array([[-30.0, 0.0]] * 4 + [[-33.0, 0.0]])
     v, x = F.random((5, 2), 1), np.array([[[40.0, 0.0], [-1.0, 5.0]]])
     got = output(Compression(kind, 4, seed=1)(y, v, x, 0), x)
@@ -184,7 +191,9 @@ def test_points_of_no_weight_hide_no_others(kind):
 
 
 def test_empty_clusters_hide_no_others():
-    """Should all keys end up with one centre: the others weigh nothing, and must not be the ones whose exponent is subtracted."""
+    """Should all keys end up with one centre: the others weigh nothing, and must not be the ones
+    whose exponent is subtracted.
+    """
     y, v, x = np.array([[-100.0], [-110.0], [120.0]]), F.random((3, 2), 1), np.array([[[50.0], [-50.0]]])
     with mock.patch("refimpl.prompt.compression.clusters.assigned", lambda Y, centres: np.zeros(len(Y), int)):
         memory = Compression("clusters", 2)(y, v, x, 0)
@@ -192,7 +201,9 @@ def test_empty_clusters_hide_no_others():
 
 
 def test_landmarks_of_large_and_small_norm_stand_together():
-    """exp(|y|²/2) differs by e^±200 among the keys: rounding of the large ones must not swamp the small ones, in float32 either."""
+    """exp(|y|²/2) differs by e^±200 among the keys: rounding of the large ones must not swamp the
+    small ones, in float32 either.
+    """
     rng = np.random.default_rng(0)
     y = rng.standard_normal((20, 8)) * np.linspace(0.2, 7, 20)[:, None]
     v, x = F.random((20, 3), 1), y[None] + 0.1 * rng.standard_normal((1, 20, 8))
@@ -220,7 +231,9 @@ def test_a_tilted_cluster_is_exact_at_its_query(M, d, seed):
 
 
 def test_tilted_clusters_are_tilted_by_the_queries_that_look_at_them():
-    """Two groups of keys far apart, two groups of queries, each looking at one: the sums of the definition, written out."""
+    """Two groups of keys far apart, two groups of queries, each looking at one: the sums of the
+    definition, written out.
+    """
     rng = np.random.default_rng(3)
     near = 0.1 * rng.standard_normal((4, 2))
     y, v = np.concatenate([near[:2] + np.array([4, 0]), near[2:] - np.array([4, 0])]), rng.standard_normal((4, 3))
@@ -238,7 +251,9 @@ def test_tilted_clusters_are_tilted_by_the_queries_that_look_at_them():
 
 
 def test_tilted_clusters_do_better_where_queries_are_as_expected():
-    """What they are for: other queries of the same law, 40 prompts; the mean error is at most half that of plain clusters."""
+    """What they are for: other queries of the same law, 40 prompts; the mean error is at most half
+    that of plain clusters.
+    """
     plain, tilted = [], []
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -251,7 +266,9 @@ def test_tilted_clusters_do_better_where_queries_are_as_expected():
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
 def test_no_tilted_cluster_is_empty(size):
-    """Keys that coincide, and queries for which those of a cluster are alike: every point weighs as much as it has keys, seven in all."""
+    """Keys that coincide, and queries for which those of a cluster are alike: every point weighs as
+    much as it has keys, seven in all.
+    """
     y = np.concatenate([np.ones((6, 2)), [[size, -size]]])
     memory = Compression("tilted", 5)(y, F.random((7, 2), 1), np.full((1, 3, 2), [size, 0]), 0)
     assert memory.z is None and np.all(np.abs(np.sort(np.exp(memory.scale)) - [1, 1, 1, 1, 3]) <= 2.0**-48)
@@ -274,7 +291,9 @@ def test_clusters_count_every_key_once(M, d, r, twice, seed):
 
 @given(M=st.integers(2, 12), r=st.integers(1, 6), within=st.floats(0, 5), seed=SEEDS)
 def test_a_certificate_is_never_exceeded(M, r, within, seed):
-    """For queries of every direction up to that length, and values chosen as badly as they can be: 0 or 1 by the sign of the error."""
+    """For queries of every direction up to that length, and values chosen as badly as they can be:
+    0 or 1 by the sign of the error.
+    """
     y, v, x = prompt(M, 3, 1, (), seed=seed)
     r, rng = min(r, M - 1), np.random.default_rng(seed)
     x = rng.standard_normal((50, 3))
@@ -307,7 +326,9 @@ MANY = 4000
 
 @functools.cache
 def estimates(kind, r, plant=""):
-    """φ(x)ᵀ [b_KV b_D] over many seeds, and what it is a mean of; small norms. A batch of one prompt: each of it has draws of its own."""
+    """φ(x)ᵀ [b_KV b_D] over many seeds, and what it is a mean of; small norms. A batch of one
+    prompt: each of it has draws of its own.
+    """
     y, v, x = prompt(5, 2, 2, (), heads=1, n=2, seed=3)
     many = [np.broadcast_to(a, (MANY, *a.shape)) for a in (y, v, x)]
     with mock.patch.dict(compression.BY_KEYS, {kind: PLANTED[plant]} if plant else {}):
@@ -437,7 +458,9 @@ def test_heads_are_made_apart(kind):
 
 
 def per_head(kind, M, d, m, r=4):
-    """Numbers that each head needs, as the room says; random maps that are not positive have a scale beside, as have landmarks."""
+    """Numbers that each head needs, as the room says; random maps that are not positive have a
+    scale beside, as have landmarks.
+    """
     if kind == "cache":
         return M * (d + m)
     r = 1 + d + d * d if kind == "taylor" else r

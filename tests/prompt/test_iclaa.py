@@ -1,7 +1,9 @@
 """ICLAA: whole softmax models that carry a prompt, as its KV cache or as a memory of fixed size.
 
-The right sides know nothing of memories: the definition over all positions, and for one layer a sum in plain Python, at 60 digits,
-in which the similarity of a query and a prompt key is what the papers write (THEORY §4). Balls must contain what it says.
+The right sides know nothing of memories: the definition over all positions, and for one layer a sum
+in plain Python, at 60 digits,
+in which the similarity of a query and a prompt key is what the papers write (THEORY §4). Balls must
+contain what it says.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class Scene:
 
 @st.composite
 def scenes(draw, *, absolute, layers=2):
-    """Like GPT-2 (a table of positions, layer norm, gelu, biases) or like Llama (RoPE, shared keys, rms norm, a gated MLP)."""
+    """Like GPT-2 (a table of positions, layer norm, gelu, biases) or like Llama (RoPE, shared keys,
+    rms norm, a gated MLP).
+    """
     groups, shared, d, m = (draw(st.integers(1, most)) for most in (2, 2, 4, 3))
     common = {
         "phi": "softmax",
@@ -106,7 +110,9 @@ def prompted(model, prompt, text, **options):
     data=st.data(), mask=st.sampled_from(["causal", "full"]), restart=st.booleans(), chunk=st.none() | st.integers(1, 3)
 )
 def test_without_a_map_conversion_is_exact(absolute, data, mask, restart, chunk):
-    """By the cache itself, in pieces or not, and by a memory that holds all of it; batches of prompts, ids or vectors."""
+    """By the cache itself, in pieces or not, and by a memory that holds all of it; batches of
+    prompts, ids or vectors.
+    """
     scene = data.draw(scenes(absolute=absolute))
     model, prompt, text = scene.build(B)
     options = {"restart": restart and not absolute, "mask": mask, "chunk": chunk if mask == "causal" else None}
@@ -216,7 +222,9 @@ def feature(kind, omega, A, x):
 
 
 def similarity(kind, memory, at, keys, turn=0, rope=None):
-    """sim(x, y_j) for all j, of head `at`, as a function of x; from the points or directions that were drawn, and nothing else."""
+    """sim(x, y_j) for all j, of head `at`, as a function of x; from the points or directions that
+    were drawn, and nothing else.
+    """
     if kind in RANDOM:
         omega = [turned(w, turn, rope) for w in numbers(redrawn(memory.phi))] if kind != "taylor" else None
         A = ratio(getattr(memory.phi, "A", 0))
@@ -294,7 +302,8 @@ class Layer:
         return [[row[h : h + size] for row in rows] for h in range(0, len(w[0]), size)]
 
     def oracle(self, seed, prompts, text, memories, *, strength=1, restart=True):
-        """x + [o] W_O, o_t = ( Σ_j sim(R_t q_t, R_{j−M} k_j) v_j + Σ_{s≤t} exp(q_t·k_s/√d) v_s ) / ( the same without v ).
+        """x + [o] W_O, o_t = ( Σ_j sim(R_t q_t, R_{j−M} k_j) v_j + Σ_{s≤t} exp(q_t·k_s/√d) v_s ) /
+        ( the same without v ).
 
         memories : for each prompt the memory it is in, the kind of its map, and how far that has turned
         """
@@ -351,7 +360,9 @@ def holds(converted, layer, want, given_text, seed=ONE):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tilted"])
 @pytest.mark.parametrize("layer", SHAPES, ids=["half", "partial", "no rope"])
 def test_one_layer_is_the_sum_of_the_theory(kind, layer):
-    """RoPE in either layout or none, shared keys, positions that start again or go on. (Tilted clusters: test_compression.py.)"""
+    """RoPE in either layout or none, shared keys, positions that start again or go on. (Tilted
+    clusters: test_compression.py.)
+    """
     for restart, M, n in ((True, 5, 2), (False, 6, 1)):
         prompt, given_text = text(M, 1), text(n, 2)
         converted = convert(layer.model(B, ONE), B.convert(prompt), by=asked(kind), restart=restart)
@@ -524,7 +535,8 @@ def errors(kind, r, seeds, model, prompt, given_text, want):
 
 @pytest.mark.parametrize("kind", ["positive", "trigonometric", "orthogonal", "directions"])
 def test_the_error_falls_with_the_root_of_r(kind):
-    """Small norms, 30 draws each at r = 16 … 1024: the root mean square falls as r^s. With 30 draws its logarithm is known to about
+    """Small norms, 30 draws each at r = 16 … 1024: the root mean square falls as r^s. With 30 draws
+    its logarithm is known to about
     0.13, and s, from four of them over log 64, to about 0.04; the interval is five times that."""
     layer, prompt, given_text = Layer(1, 2, 4, 2, None), text(6, 1), text(3, 2)
     model = layer.model(F, ONE)
@@ -546,8 +558,11 @@ def test_maps_that_use_the_keys_come_nearer_and_are_exact_in_the_end():
 
 
 def test_on_real_weights():
-    """stories260K, a Llama with RoPE and shared keys. Its cache is exact; clusters and tokens come nearer than dropping the prompt.
-    Landmarks do not, by their mathematics: real queries are far from all keys. But float32 says the same of them as float64."""
+    """stories260K, a Llama with RoPE and shared keys. Its cache is exact; clusters and tokens come
+    nearer than dropping the prompt.
+    Landmarks do not, by their mathematics: real queries are far from all keys. But float32 says the
+    same of them as float64.
+    """
     model = ri.read_model(folder("stories260K.bin") / "stories260K.bin")
     told = [1, *ri.generate(model, [1], 47, temperature=1, seed=1)]
     prompt, given_text = told[:32], told[32:]
