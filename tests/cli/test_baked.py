@@ -269,7 +269,8 @@ def test_gpt_nano_sorts_what_it_was_told_before(tmp_path: Path, capsys: Any) -> 
     """Positions are absolute here, and go on where the prompt ended."""
     model, baked = folder(NANO) / NANO, tmp_path / "baked"
     said = here(capsys, "convert", model, "--prompt", "2 0 1", "--out", baked, "--check")
-    assert "the input is read from position 3 on" in said and float(re.search("error ([^,]*),", said)[1]) < 1e-12  # type: ignore[index]
+    # type: ignore[index]
+    assert "the input is read from position 3 on" in said and float(re.search("error ([^,]*),", said)[1]) < 1e-12
     assert here(capsys, "generate", model, "--baked", baked, "--prompt", "2 2 1", "--tokens", "6") == "0 1 1 2 2 2\n"
 
 

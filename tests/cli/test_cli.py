@@ -219,6 +219,11 @@ def test_meta_tensors_have_no_values(argv, capsys):
     assert status == 2 and "on meta has shapes but no values; there is nothing to compare" in err
 
 
+def test_backend_without_floats_on_a_device(capsys):
+    status, out, err = run(capsys, "verify", "--backend", "numpy", "--device", "nowhere")
+    assert (status, out, err) == (2, "", "refimpl: numpy has no floats on nowhere\n")
+
+
 def test_backend_jax_has_float64():
     pytest.importorskip("jax")
     command = [sys.executable, "-m", "refimpl", "verify", "rope_layouts", "--backend", "jax"]

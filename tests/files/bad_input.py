@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import refimpl as ri
 from refimpl import GF, QQ, Compression, Config, KVCache, NotDefined
 from refimpl.files import checkpoint
 from refimpl.files import safetensors as files
+from refimpl.files.models.gpt2 import read_gpt2
+from refimpl.files.models.llama import read_llama2c
+from refimpl.files.tokenizers.tokenizer_files import read_llama_tokenizer
 from tests.helpers.bad_input import (
     F,
     Table,
@@ -78,7 +82,15 @@ def configured(**changes: Any) -> Any:
     return loaded(config=json.dumps(json.loads(checkpoint.config_text("save", config)) | changes, sort_keys=True))
 
 
+def beside_a_list() -> Any:
+    """GPT-2's tensors, beside a configuration that is none."""
+    files.write_safetensors("model.safetensors", {"wte.weight": np.ones((2, 2), np.float32)}, {})
+    Path("config.json").write_text("[]")
+    return read_gpt2("model.safetensors", system=F)
+
+
 VALUE_ERRORS: Table = {
+    "read_gpt2: config.json: the JSON must be an object, got []": beside_a_list,
     # NaN, inf, zero, overflow: which token, which head
     "softmax_attention: `cache.k` must be finite, got nan or inf at token 0, column 0": lambda: soft(
         q, k, v, cache=KVCache(put(k, (0, 0), nan), v, keep, n)
@@ -229,4 +241,10 @@ NOT_DEFINED: Table = {
 }
 
 
-CASES = cases({ValueError: VALUE_ERRORS, TypeError: TYPE_ERRORS, NotDefined: NOT_DEFINED})
+OS_ERRORS: Table = {
+    "read_llama2c: cannot read m: no such file": lambda: read_llama2c("m", system=F),
+    "read_llama2c: cannot read .: not a regular file": lambda: read_llama2c(".", system=F),
+    "read_tokenizer: cannot read m: no such file": lambda: read_llama_tokenizer("m"),
+}
+
+CASES = cases({ValueError: VALUE_ERRORS, TypeError: TYPE_ERRORS, NotDefined: NOT_DEFINED, OSError: OS_ERRORS})

@@ -476,6 +476,18 @@ W, HALF = np.ones(2), np.ones((3, 2), dtype="float32")
             "Σ exp(k) is zero at token 0, column 0 (no ε is added)",
         ),
         ((W, W, X, X * 1e308), (W * 1e308, 1e-9 * W, W), ri.NotFinite, "the output overflows"),
+        (
+            (np.ones((2, 2)), W, np.ones((3, 3, 2)), X),
+            None,
+            ValueError,
+            "leading axes (2,) of `w` must broadcast with (3,)",
+        ),
+        (
+            (0 * W, W - 1000, 0 * X[:1], X[:1] * 1e308),
+            (W * 1e308, W, 0 * W),
+            ri.NotFinite,
+            "the state overflows numpy float64: nan or inf at state 0, column 0",
+        ),
     ],
 )
 def test_words_of_the_quotient(arguments: Any, state: Any, kind: Any, message: str) -> None:

@@ -40,7 +40,8 @@ def factors(draw: Any) -> tuple[np.ndarray, np.ndarray]:
     left, right = draw(st.sampled_from(LEADS))
     pool, rng = draw(st.lists(INTEGERS, min_size=1, max_size=6)), np.random.default_rng(draw(st.integers(0, 99)))
     shapes = (*left, m, K), (*right, K, n)
-    return tuple(objects([pool[i] for i in rng.integers(0, len(pool), math.prod(s))], s) for s in shapes)  # type: ignore[return-value]
+    # type: ignore[return-value]
+    return tuple(objects([pool[i] for i in rng.integers(0, len(pool), math.prod(s))], s) for s in shapes)
 
 
 def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:

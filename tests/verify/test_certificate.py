@@ -181,6 +181,15 @@ def test_the_smallest_failing_model_is_found():
     assert [len(x) for x in data["drawn"]] and all(isinstance(x, list) for x in data["drawn"])
 
 
+def test_a_failure_does_not_take_the_place_of_a_folder(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(FORMS, "recurrent", drops_the_state)
+    (tmp_path / "refimpl-failure-recurrent_eq_sum-Q.json").mkdir()
+    assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 2
+    words = "cannot write refimpl-failure-recurrent_eq_sum-Q.json: not a regular file"
+    assert capsys.readouterr().err == f"refimpl: verify: {words}\n"
+
+
 def test_a_failure_is_saved_and_replayed_by_the_printed_command(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     use_implementation(monkeypatch, BROKEN)
