@@ -68,7 +68,7 @@ def test_a_raise_is_noted_with_the_calls_that_led_to_it(monkeypatch: pytest.Monk
     with pytest.raises(ValueError):
         polynomial(-1)
     spoken = {r.code for r in refusals()} - {r.code for r in raises.silent()}
-    assert spoken >= {"integer('polynomial', 'degree', degree, least=0)"} and 1 < len(spoken) < 5
+    assert spoken >= {"check_integer('polynomial', 'degree', degree, least=0)"} and 1 < len(spoken) < 5
 
 
 @pytest.mark.whole_session

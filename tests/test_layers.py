@@ -51,9 +51,7 @@ NAMED_TWICE = {
     # different things, to be named apart
     "Probe": "the arguments of an exact probe; the way of checking by probes",
     "certificate": "a bound of a memory by landmarks; the file that verify writes",
-    "check_arguments": "of attention; of generate",
     "degree": "of a number of Degrees; of an identity",
-    "sample_tokens": "the next tokens of a text; the tokens of a memory",
     "sums": "over an axis, of floats; of a model that adds",
 }
 

@@ -31,10 +31,12 @@ def test_it_imports_nothing_of_the_package() -> None:
 def test_its_example() -> None:
     run = subprocess.run([sys.executable, "-m", "refimpl.nano"], capture_output=True, text=True, check=True)
     lines = run.stdout.splitlines()
-    outputs = {name: numbers for name, *numbers in map(str.split, lines[:3])}
-    assert outputs.keys() == {"prompted", "converted", "dropped"}
-    assert outputs["prompted"] == outputs["converted"] != outputs["dropped"]
-    assert lines[-1].startswith("prompted == converted") and lines[-1].endswith(": True")
+    outputs = {line[:16].strip(): line[16:].split() for line in lines[:3]}
+    assert outputs.keys() == {"prompt ++ text", "biases, text", "text"}
+    assert outputs["prompt ++ text"] == outputs["biases, text"] != outputs["text"]
+    assert lines[-1].split(":") == ["equal, as fractions", "   True"]
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    assert "".join(f"    {line}\n" for line in lines) in readme
 
 
 def squares(x: Any) -> Any:

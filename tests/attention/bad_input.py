@@ -243,7 +243,7 @@ VALUE_ERRORS: Table = {
     "KVCache: `position` must be an integer, got '5'": lambda: KVCache(k, v, keep, "5"),
     "shift: `by` must be an integer, got 0.5": lambda: ri.state.shift(State(S, z), 0.5),
     # State
-    "linear_attention: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)": lambda: la(
+    "linear_attention: `state` has S but no z; a normalised layer needs both (it divides by φ(q)·z)": lambda: la(
         q, k, v, state=State(S, None)
     ),
     "join: `b` must have z exactly if the other state has it, got z in `b` only": lambda: ri.state.join(

@@ -10,7 +10,6 @@ import numpy as np
 
 import refimpl as ri
 from refimpl import GF, QQ, Config, NotDefined, NotFinite, Rotary, State, ZeroDenominator
-from refimpl.model import rwkv
 from tests.helpers.bad_input import (
     F,
     Table,
@@ -190,9 +189,6 @@ VALUE_ERRORS: Table = {
 
 
 TYPE_ERRORS: Table = {
-    "no_text: `like` must be an array (NumPy, torch, JAX, or of a refimpl system), got str": lambda: rwkv.no_text(
-        unrolled.config, "float64"
-    ),
     # Configurations
     "Config: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: Config(1, 3, phi=None),
     "Config: `rope` must be a Rotary, got Rope": lambda: Config(1, 3, rope=before),

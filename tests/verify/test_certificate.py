@@ -183,7 +183,7 @@ def test_the_smallest_failing_model_is_found():
 
 def test_a_failure_does_not_take_the_place_of_a_folder(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(FORMS, "recurrent", drops_the_state)
+    use_implementation(monkeypatch, BROKEN)
     (tmp_path / "refimpl-failure-recurrent_eq_sum-Q.json").mkdir()
     assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 2
     words = "cannot write refimpl-failure-recurrent_eq_sum-Q.json: not a regular file"

@@ -48,13 +48,13 @@ def read_gpt2_tokenizer(encoder: PathLike, merges: PathLike) -> Gpt2Tokenizer:
     file_size(who, merges)
     ids, byte = read_object(who, encoder), {letter: b for b, letter in letters().items()}
     with located(f"{who}: {encoder}"):
-        tokens = read_tokens(ids, byte)
+        tokens = vocabulary_bytes(ids, byte)
     lines = read_text(who, merges).removesuffix("\n").split("\n")
     with located(f"{who}: {merges}"):
         return Gpt2Tokenizer(tokens, read_merges(lines, ids, set(byte)))
 
 
-def read_tokens(ids: dict[str, Any], byte: dict[str, int]) -> list[bytes]:
+def vocabulary_bytes(ids: dict[str, Any], byte: dict[str, int]) -> list[bytes]:
     tokens: list[bytes] = [b""] * len(ids)
     for token, i in ids.items():
         if type(i) is not int or not 0 <= i < len(ids) or tokens[i]:
