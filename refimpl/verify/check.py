@@ -97,25 +97,13 @@ def check(
         if instances[-1].wrong or instances[-1].undrawn:
             break
     tally = Tally(tuple(instances))
-    verdict, least = way.verdict(tally), tally.least_certain
-    return Result(
-        theorem.name,
-        system.label,
-        verdict.verdict,
-        verdict.evidence,
-        instances=tally.count,
-        redraws=tally.redraws,
-        probability=float(least.chance) if least and least.chance is not None else None,
-        degree=least.degree if least else None,
-        error=verdict.error if math.isfinite(verdict.error) else None,
-        bound=verdict.bound if math.isfinite(verdict.bound) else None,
-        seconds=time.perf_counter() - began,
-        worst=verdict.worst,
-        inputs=tally.digest("inputs"),
-        outputs=tally.digest("outputs"),
-        cases=able,
-        notes=instances[-1].notes,
-    )
+    (verdict, evidence, *sizes, worst), least = way.verdict(tally), tally.least_certain
+    chance, delta = (least.chance, least.degree) if least else (None, None)
+    redraws, probability = sum(i.redraws for i in instances), None if chance is None else float(chance)
+    error, bound = (x if math.isfinite(x) else None for x in sizes)
+    counts = (tally.count, redraws, probability, delta, error, bound, time.perf_counter() - began)
+    digests = (tally.digest("inputs"), tally.digest("outputs"))
+    return Result(theorem.name, system.label, verdict, evidence, *counts, worst, *digests, able, instances[-1].notes)
 
 
 def missing_capability(theorem: Theorem, case: Shape, system: System) -> str:

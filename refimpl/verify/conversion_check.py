@@ -39,6 +39,7 @@ from ..systems.array import host, seed_of
 from ..systems.floats import array_namespace
 from .bounds import Judgement, finite_fractions, judge
 
+Calls = list[AttentionCall]
 SEVERITY = ("EXACT", "WITHIN BOUND", "VACUOUS", "EXCESS")
 
 
@@ -87,9 +88,8 @@ class ConversionCheck:
 
     def __str__(self) -> str:
         """One line for each layer, and one for the difference end to end."""
-        end = (
-            "unequal" if math.isinf(self.difference) else f"{self.difference:.2g} apart" if self.difference else "equal"
-        )
+        end = f"{self.difference:.2g} apart" if self.difference else "equal"
+        end = "unequal" if math.isinf(self.difference) else end
         size = f", of outputs up to {self.size:.2g}" if self.size > 0 else ""
         return "\n".join([*map(str, self.layers), f"end to end  {end}{size}"])
 
@@ -147,10 +147,8 @@ def check_conversion(
     system, layers = system_of(model.like), model.config.layers
     both = Attention(cast(Config, model.config), model.kernel, form, definition, mask, restart, strength)
     twin = None if system.exact else both.with_errors(model)
-    P, X = (
-        token_vectors(model, check_text(model, x, "check_conversion", name))
-        for name, x in (("prompt", prompt), ("text", text))
-    )
+    texts = (check_text(model, x, "check_conversion", name) for name, x in (("prompt", prompt), ("text", text)))
+    P, X = (token_vectors(model, x) for x in texts)
     M, everything = P.shape[-2], concat_tokens(P, X)
     inputs = [embed(model, everything)[..., M:, :]]
 
@@ -159,16 +157,13 @@ def check_conversion(
         inputs.append(x[..., M:, :])
         return x
 
-    wanted, _ = transformer(
-        model, everything, form=weighted_form(definition, M, strength), mask=both.mask_over_both(M), between=watch
-    )
+    prompted, over_both = weighted_form(definition, M, strength), both.mask_over_both(M)
+    wanted, _ = transformer(model, everything, form=prompted, mask=over_both, between=watch)
     calls, checks = prompt_calls(model, P, chunk, form, mask), []
     for i, state in enumerate(converted.biases or ()):
         progress(f"layer {i + 1} of {layers}: prompted against converted")
-        text_calls: list[AttentionCall] = []
-        model.config.layer(model, i, inputs[i], state, Pass(form, on_attention=lambda _, call: text_calls.append(call)))
-        own = [call for j, call in calls if j == i]
-        checks.append(check_layer(i, system, both, twin, own, text_calls[0]))
+        model.config.layer(model, i, inputs[i], state, Pass(form, on_attention=lambda j, call: calls[j].append(call)))
+        checks.append(check_layer(i, system, both, twin, calls[i]))
     difference, size = largest_difference(system, converted(text), wanted[..., M:, :])
     return ConversionCheck(tuple(checks), difference, size)
 
@@ -178,21 +173,20 @@ def require_same_model(model: Model, converted: Model) -> None:
     for name, x in (("model", model), ("converted", converted)):
         check_type("check_conversion", name, x, Model)
     if converted.config != model.config or converted.biases is None:
-        raise ValueError(
-            "check_conversion: `converted` must be `model` with biases, got another configuration or no biases"
-        )
+        got = "another configuration or no biases"
+        raise ValueError(f"check_conversion: `converted` must be `model` with biases, got {got}")
     for name, w in model.weights.items():
         if converted.weights[name] is not w and not system_of(w).equal(converted.weights[name], w):
             raise ValueError(f"check_conversion: `converted` must have the weights of `model`, got another {name}")
 
 
-def prompt_calls(model: Model, P: Any, chunk: int | None, form: Any, mask: str) -> list[tuple[int, AttentionCall]]:
-    """The calls of attention as the prompt is pushed through the model in pieces, each with its layer.
+def prompt_calls(model: Model, P: Any, chunk: int | None, form: Any, mask: str) -> list[Calls]:
+    """For each layer, the calls of attention as the prompt is pushed through the model in pieces.
 
     This is a pass of its own, because the pass of `convert` is what is being checked.
     """
-    calls: list[tuple[int, AttentionCall]] = []
-    run = Pass(form, mask, on_attention=lambda i, call: calls.append((i, call)))
+    calls: list[Calls] = [[] for _ in range(model.config.layers)]
+    run = Pass(form, mask, on_attention=lambda i, call: calls[i].append(call))
     step = chunk or max(P.shape[-2], 1)
     for start in range(0, max(P.shape[-2], 1), step):
         _, pasts = run_layers(model, embed(model, P[..., start : start + step, :]), run)
@@ -246,10 +240,7 @@ class Attention:
 
     def prompted(self, prompt: Sequence[AttentionCall], text: AttentionCall) -> dict[str, Any]:
         """Attention over prompt and text, by the definition."""
-        q, k, v = (
-            concat_tokens(*tokens)
-            for tokens in zip(*((call.q, call.k, call.v) for call in (*prompt, text)), strict=True)
-        )
+        q, k, v = (concat_tokens(*pieces) for pieces in zip(*(call[:3] for call in (*prompt, text)), strict=True))
         M = q.shape[-2] - text.q.shape[-2]
         form = weighted_form(self.definition, M, self.strength)
         o, _ = form(q, k, v, self.kernel, state=prompt[0].past, mask=self.mask_over_both(M))
@@ -269,10 +260,10 @@ class Attention:
             strength = without_error(numbers, strength)
         rope = None
         if rotary:
-            points = [
-                without_error(numbers, model.weights[name]) for name in ("rope.c", "rope.s") if rotary.base is None
-            ]
-            table = power_table(*points) if points else angle_table(numbers, rotary.width, base=rotary.base)
+            if rotary.base is None:
+                table = power_table(*(without_error(numbers, model.weights[name]) for name in ("rope.c", "rope.s")))
+            else:
+                table = angle_table(numbers, rotary.width, base=rotary.base)
             rope = Rope(table, rotary.layout, rotary.placement)
         return replace(self, kernel=replace(self.kernel, rope=rope), strength=strength, numbers=numbers)
 
@@ -324,23 +315,16 @@ def without_error(numbers: RunningError, x: Any) -> Any:
     return numbers.wrap((host(x), np.zeros(tuple(x.shape))))
 
 
-def check_layer(
-    i: int,
-    system: System,
-    both: Attention,
-    twin: Attention | None,
-    prompt: Sequence[AttentionCall],
-    text: AttentionCall,
-) -> LayerCheck:
-    """The verdict on layer i, from the calls of its attention."""
+def check_layer(i: int, system: System, both: Attention, twin: Attention | None, calls: Calls) -> LayerCheck:
+    """The verdict on layer i, from the calls of its attention on the prompt and, the last, the text."""
+    *prompt, text = calls
     assert text.past is not None
     left, again = both.converted(prompt, text, stored=text.past)
     right = left | both.prompted(prompt, text)
     got, wanted = ((tuple(s.S.shape), s.z is not None, s.position) for s in (text.past, again))
     if got != wanted:
-        raise ValueError(
-            f"check_conversion: `converted.biases[{i}]` must have b_KV, b_D and position as in {wanted}, got {got}"
-        )
+        name = f"`converted.biases[{i}]`"
+        raise ValueError(f"check_conversion: {name} must have b_KV, b_D and position as in {wanted}, got {got}")
     xp = array_namespace(right["output"])
     left |= bias_rows(text.past) | {"prompt": xp.broadcast_to(left["prompt"], right["prompt"].shape)}
     if twin is None:

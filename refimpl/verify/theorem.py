@@ -25,6 +25,7 @@ from ..systems.balls import Balls
 from .cases import ModelCase, Needs, Shape
 
 Sides = Iterator[tuple[str, Any, Any]]
+DERIVED = "our derivation"  # a source
 
 
 class Different(NamedTuple):
@@ -78,6 +79,13 @@ class Theorem:
     only: str = ""
     beyond: int = 0
     group: str = ""
+
+    @classmethod
+    def of(cls, sides: Any, assumes: str, source: str, fits: Any = lambda case: True, **options: Any) -> Theorem:
+        """The theorem with the name of its sides, whose docstring begins with its statement."""
+        statement = " ".join((sides.__doc__ or "").partition("\n\n")[0].split())
+        words = {"name": sides.__name__, "statement": statement, "assumes": assumes, "source": source}
+        return cls(sides=sides, fits=fits, **words | options)
 
 
 @dataclass(frozen=True)

@@ -115,10 +115,6 @@ class Tally:
         return sum(i.counts for i in self.instances)
 
     @property
-    def redraws(self) -> int:
-        return sum(i.redraws for i in self.instances)
-
-    @property
     def least_certain(self) -> Instance | None:
         """The instance at whose shape an agreement modulo p is worth least."""
         return max((i for i in self.instances if i.chance is not None), key=lambda i: i.chance or 0, default=None)
@@ -138,25 +134,24 @@ class Tally:
         return hashlib.sha256(b"".join(getattr(i, field) for i in self.instances)).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
 class Way:
     """A way of checking.
 
-    systems            where it is used
-    says               what an agreement says
-    theorem_elsewhere  why a theorem that is checked in this way alone is not checked in other systems
-    other_theorems     why a system that is checked in this way does not check other theorems
-    redraws            may a zero denominator be a matter of luck, so that the numbers are drawn again?
-    sparse             does a quick run take every second case? Twice as many shapes say little
-                       more where numbers are rounded.
+    systems   where it is used
+    says      what an agreement says
+    evidence  what a result says where nothing is measured
+    redraws   may a zero denominator be a matter of luck, so that the numbers are drawn again?
+    sparse    does a quick run take every second case? Twice as many shapes say little more where
+              numbers are rounded.
     """
 
     name: str
     systems: str
     says: str
-    theorem_elsewhere = ""
-    other_theorems = ""
-    redraws = False
-    sparse = False
+    evidence: str = ""
+    redraws: bool = False
+    sparse: bool = False
 
     def run(self, theorem: Theorem, case: Any, system: Any, seed: int, impl: Implementation) -> Instance:
         """Draw the numbers of one instance, run both sides and compare them."""
@@ -168,13 +163,9 @@ class Way:
         for pair, same in zip(pairs, again, strict=True):
             record(outputs, *pair[1:])
             findings.append(self.compare(system, pair, same))
+        inputs, failure = numbers.digest.digest(), "" if pairs else "nothing was compared"
         return Instance(
-            str(case),
-            tuple(findings),
-            "" if pairs else "nothing was compared",
-            inputs=numbers.digest.digest(),
-            outputs=outputs.digest(),
-            notes=numbers.notes,
+            str(case), tuple(findings), failure, inputs=inputs, outputs=outputs.digest(), notes=numbers.notes
         )
 
     def analysis(self, system: Any) -> System | None:
@@ -208,44 +199,26 @@ class Way:
 
 
 class Equality(Way):
-    name = "equality"
-    systems = "exact systems"
-    says = "equal at these instances; in GF(p) at all values, but for a stated probability"
-    redraws = True
-
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, left, right = pair
         return Finding(name, first_difference(name, left, right, np.asarray(system.unequal(left, right), dtype=bool)))
 
     def agreement(self, tally: Tally) -> Verdict:
-        least, evidence = tally.least_certain, "equal at these instances"
+        least, evidence = tally.least_certain, self.evidence
         if least and least.chance is not None and least.chance <= Fraction(1, 2):
             evidence = "all values at these shapes, " + likelihood(least.chance)
         return Verdict("EXACT", evidence, worst=least.case if least else "")
 
 
 class Witness(Equality):
-    name = "witness"
-    says = "what is said to differ does differ"
-    theorem_elsewhere = "a witness is a matter of exact numbers"
-
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
         if not isinstance(pair, Different):
             return super().compare_arrays(system, pair, same)
         equal = system.equal(pair.left, pair.right)
         return Finding(pair.name, f"{pair.name}: both sides are equal, so it shows nothing" if equal else "")
 
-    def agreement(self, tally: Tally) -> Verdict:
-        return Verdict("EXACT", "shown by a witness")
-
 
 class Enclosure(Way):
-    name = "enclosure"
-    systems = "balls"
-    says = "the difference contains 0 and is at most 2ρ, at these instances"
-    other_theorems = "balls do not say which of two numbers is larger"
-    sparse = True
-
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, left, right = pair
         width = 2 * system.radius(left - right)
@@ -260,11 +233,6 @@ class Enclosure(Way):
 
 
 class Bound(Way):
-    name = "bound"
-    systems = "mpmath, wide floats"
-    says = "no further apart than rounding allows, at these instances"
-    sparse = True
-
     def analysis(self, system: Any) -> System:
         return RunningError("float64" if isinstance(system, Multiprecision) else dtype_name(system.dtype))
 
@@ -293,19 +261,10 @@ class Bound(Way):
         return Verdict("WITHIN BOUND", evidence, finding.error, finding.bound, where)
 
 
-class Probe(Way):
-    name = "probe"
-    systems = "floats of any width"
-    says = "equal where no operation rounds"
-    theorem_elsewhere = "{} speak of float formats"
-    other_theorems = "at this precision exact_probes decide"
-
+class Probe(Equality):
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, left, right = pair
         return Finding(name, first_difference(name, left, right, fractions(left, name) != fractions(right, name)))
-
-    def agreement(self, tally: Tally) -> Verdict:
-        return Verdict("EXACT", "equal at these probes")
 
 
 class Oracle(Way):
@@ -313,12 +272,6 @@ class Oracle(Way):
 
     Few instances can mislead: they are measured only.
     """
-
-    name = "oracle"
-    systems = "floats of any width"
-    says = "rounds no worse than twice the other side"
-    theorem_elsewhere = "{} is about rounding, of which there is none or it is enclosed"
-    redraws = True
 
     def analysis(self, system: Any) -> System:
         return MP(ORACLE)
@@ -339,11 +292,6 @@ class Oracle(Way):
 class Sampling(Way):
     """By the central limit theorem, luck does not take the mean of many draws far from the formula."""
 
-    name = "sampled"
-    systems = "float64"
-    says = f"the mean of independent draws is within {FAR} standard errors of the formula"
-    theorem_elsewhere = "{} is about means over draws, taken in float64"
-
     def compare(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, draws, mean = pair
         x, m = host(draws), float(host(mean))
@@ -361,20 +309,37 @@ class Sampling(Way):
         return Verdict("MEASURED", evidence, error, worst=where)
 
 
-class Structure(Equality):
-    name = "structure"
-    systems = "dependencies"
-    says = "all values at these shapes"
-    theorem_elsewhere = "{} is read off dependency sets"
-    other_theorems = "dependency sets say nothing of values"
-    redraws = False
-
-    def agreement(self, tally: Tally) -> Verdict:
-        return Verdict("EXACT", self.says)
-
-
-ALL = (Equality(), Witness(), Enclosure(), Bound(), Probe(), Oracle(), Sampling(), Structure())
+EXACT, FLOATS, HERE, SHAPES = (
+    "exact systems",
+    "floats of any width",
+    "equal at these instances",
+    "all values at these shapes",
+)
+ALL = (
+    Equality("equality", EXACT, f"{HERE}; in GF(p) at all values, but for a stated probability", HERE, redraws=True),
+    Witness("witness", EXACT, "what is said to differ does differ", "shown by a witness", redraws=True),
+    Enclosure("enclosure", "balls", "the difference contains 0 and is at most 2ρ, at these instances", sparse=True),
+    Bound("bound", "mpmath, wide floats", "no further apart than rounding allows, at these instances", sparse=True),
+    Probe("probe", FLOATS, "equal where no operation rounds", "equal at these probes"),
+    Oracle("oracle", FLOATS, "rounds no worse than twice the other side", redraws=True),
+    Sampling("sampled", "float64", f"the mean of independent draws is within {FAR} standard errors of the formula"),
+    Equality("structure", "dependencies", SHAPES, SHAPES),
+)
 WAYS: dict[str, Way] = {way.name: way for way in ALL}
+# Why a theorem that is checked in this way alone is not checked in other systems
+THEOREM_ELSEWHERE = {
+    "witness": "a witness is a matter of exact numbers",
+    "probe": "{} speak of float formats",
+    "oracle": "{} is about rounding, of which there is none or it is enclosed",
+    "sampled": "{} is about means over draws, taken in float64",
+    "structure": "{} is read off dependency sets",
+}
+# Why a system that is checked in this way does not check other theorems
+OTHER_THEOREMS = {
+    "enclosure": "balls do not say which of two numbers is larger",
+    "probe": "at this precision exact_probes decide",
+    "structure": "dependency sets say nothing of values",
+}
 
 
 def table() -> str:
@@ -389,8 +354,8 @@ def way_of(theorem: Theorem, system: System) -> Way | None:
 
 def reason_against(theorem: Theorem, system: System) -> str:
     """Why there is no way to check this theorem in this system."""
-    alone = WAYS[theorem.ways[0]].theorem_elsewhere if len(theorem.ways) == 1 else ""
-    return alone.format(theorem.name) or WAYS[system.ways[0]].other_theorems
+    alone = THEOREM_ELSEWHERE.get(theorem.ways[0], "") if len(theorem.ways) == 1 else ""
+    return alone.format(theorem.name) or OTHER_THEOREMS.get(system.ways[0], "")
 
 
 def likelihood(chance: Fraction) -> str:
@@ -410,11 +375,13 @@ def first_difference(name: str, left: Any, right: Any, bad: np.ndarray) -> str:
     if not bad.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(bad)[0])
-    a, b = (
-        ", ".join(short(p[at]) for p in x.planes) if isinstance(x, SystemArray) else float(fractions(x, name)[at])
-        for x in (left, right)
-    )
-    return f"{name}{list(at)} is {a} instead of {b}"
+
+    def entry(x: Any) -> Any:
+        return (
+            ", ".join(short(p[at]) for p in x.planes) if isinstance(x, SystemArray) else float(fractions(x, name)[at])
+        )
+
+    return f"{name}{list(at)} is {entry(left)} instead of {entry(right)}"
 
 
 def short(x: Any) -> str:

@@ -21,7 +21,9 @@ from ...model.transformer import Model
 from ...systems.floats import array_namespace, device
 from ..cases import Case, Lesson
 from ..implementation import Implementation
-from ..theorem import Different, Numbers, Sides, Theorem
+from ..theorem import DERIVED, Different, Numbers, Sides, Theorem
+from .identities import tokens
+from .witnesses import LARGE, witness
 
 
 def descend(loss: Loss, W: Array, eta: Array | Fraction, X: Array, Y: Array, steps: int = 1) -> Array:
@@ -42,6 +44,9 @@ def regression(case: Lesson, numbers: Numbers) -> tuple[Array, Array, Array, Arr
 
 
 def dual_form(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """A linear layer after gradient descent is its first weights plus linear attention over its
+    training history.
+    """
     W_0, eta, X, Y, x = regression(case, numbers)
     yield "given errors", impl.dual_form(W_0, Y, X, x), x @ T(irie.trained_weights(W_0, Y, X))
     history = impl.training_history(W_0, X, Y, eta, case.steps, irie.half_squares)
@@ -59,27 +64,22 @@ def fourth_powers(y: Array, Y: Array) -> Any:
 
 
 def von_oswald_steps(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """Layers of linear self-attention with the weights of Proposition 1 are steps of gradient
+    descent.
+    """
     dampening, (W_0, eta, X, Y, x) = numbers.draw(), regression(case, numbers)
     asked, shown = von_oswald.queries(x, W_0), von_oswald.examples(X, Y)
     W = descend(impl.squared_error, W_0, eta, X, Y, case.steps)
     after = impl.von_oswald_steps(asked, shown, W_0, eta, case.steps)
     yield "predictions", von_oswald.predictions(after, case.m), x @ T(W)
-    yield (
-        "examples",
-        impl.von_oswald_steps(shown, shown, W_0, eta, case.steps),
-        von_oswald.examples(X, Y - X @ T(W - W_0)),
-    )
+    after = impl.von_oswald_steps(shown, shown, W_0, eta, case.steps)
+    yield "examples", after, von_oswald.examples(X, Y - X @ T(W - W_0))
     after = impl.von_oswald_steps(asked, shown, W_0, eta, case.steps, dampening=dampening)
-    yield (
-        "dampened",
-        von_oswald.predictions(after, case.m),
-        x @ T(descend(impl.squared_error, W_0, dampening * eta, X, Y, case.steps)),
-    )
+    W = descend(impl.squared_error, W_0, dampening * eta, X, Y, case.steps)
+    yield "dampened", von_oswald.predictions(after, case.m), x @ T(W)
 
 
-def model_and_tokens(
-    case: Lesson, numbers: Numbers, impl: Implementation, *, layers: int, **options: Array
-) -> tuple[Any, ...]:
+def model_and_tokens(case: Lesson, numbers: Numbers, impl: Implementation, layers: int, **options: Array) -> Any:
     """A regression, the model that descends on it, and the tokens of its examples and queries."""
     W_0, eta, X, Y, x = regression(case, numbers)
     model = impl.regression_model(W_0, eta, case.N, layers=layers, **options)
@@ -87,32 +87,28 @@ def model_and_tokens(
 
 
 def von_oswald_model(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """So does an ordinary model; its examples convert to biases, and ΔW = −(η/N) b_KVᵀ is the
+    gradient step.
+    """
     W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=case.steps)
     want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps))
-    both = array_namespace(x).concat([shown, asked], axis=0)
-    prompted = model(both, mask=case.N, form=impl.linear_attention)[case.N :, :]
+    prompted = model(tokens(shown, asked), mask=case.N, form=impl.linear_attention)[case.N :, :]
     converted = impl.convert(model, shown, mask="full", form=impl.linear_attention_recurrent)
     yield "prompted with the examples", von_oswald.predictions(prompted, case.m), want
     yield "examples converted to biases", von_oswald.predictions(converted(asked), case.m), want
     W = W_0
     for j, bias in enumerate(converted.biases or ()):
         before, W = W, step(impl.squared_error, W, eta, X, Y)
-        yield (
-            f"the bias of layer {j + 1} as a change of weights",
-            impl.weight_update(bias.S[0, :, :], eta, case.N),
-            W - before,
-        )
+        update = impl.weight_update(bias.S[0, :, :], eta, case.N)
+        yield f"the bias of layer {j + 1} as a change of weights", update, W - before
 
 
 def gd_plus_plus(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """With heads that move the inputs too, x ← (I − γ Σ x_i x_iᵀ) x, a layer is a step of GD++."""
     gamma = numbers.draw()
     W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=1, gamma=gamma)
-    both = array_namespace(x).concat([shown, asked], axis=0)
-    out, inputs, d = (
-        model(both, mask=case.N, form=impl.linear_attention),
-        array_namespace(x).concat([X, x], axis=0),
-        case.d,
-    )
+    both, inputs = tokens(shown, asked), tokens(X, x)
+    out, d = model(both, mask=case.N, form=impl.linear_attention), case.d
     change = step(impl.squared_error, W_0, eta, X, Y) - W_0
     yield "inputs", out[:, d : 2 * d], inputs - gamma * inputs @ (T(X) @ X)
     yield "targets", out[:, 2 * d :], both[:, 2 * d :] - inputs @ T(change)
@@ -122,14 +118,14 @@ def gd_plus_plus(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def token_map(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Proposition 2: any map m in front, token by token, and the layers descend on m(x).
+    """A token-wise map m in front of the layer makes it descend on m(x).
 
     Here m(x) = x + W_2 σ(W_1 x), an MLP.
     """
     W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=case.steps)
     W_1, W_2 = numbers.draw(2, case.d), numbers.draw(case.d, 2)
     model = impl.mapped_model(model, W_0, W_1, W_2)
-    out = model(array_namespace(x).concat([shown, asked], axis=0), mask=case.N, form=impl.linear_attention)[case.N :, :]
+    out = model(tokens(shown, asked), mask=case.N, form=impl.linear_attention)[case.N :, :]
     hidden = [y @ T(W_1) for y in (X, x)]
     X, x = (y + (h * (2 + h) / 4) @ T(W_2) for y, h in zip((X, x), hidden, strict=True))
     want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps))
@@ -137,6 +133,7 @@ def token_map(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def pairing(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """One layer of attention builds the tokens (x_j, y_j) from separate ones."""
     _, _, X, Y, _ = regression(case, numbers)
     xp, N = array_namespace(X), case.N
     model = impl.pairing_model(X, case.d, case.m, N)
@@ -148,6 +145,9 @@ def pairing(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def implicit_finetuning(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """Attention without softmax is (W_ZSL + ΔW_ICL) q with demonstrations, (W_ZSL + ΔW_FT) q
+    finetuned.
+    """
     width = case.d + 1
     q, demonstrations, X = numbers.draw(2, case.d), numbers.draw(case.N, width), numbers.draw(case.T, width)
     W_K, W_V = numbers.draw(case.d, width), numbers.draw(case.m, width)
@@ -159,6 +159,7 @@ def implicit_finetuning(case: Lesson, numbers: Numbers, impl: Implementation) ->
 
 
 def momentum(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """Momentum attention, carried along, is o_t + Σ_{i<t} η^{t−i} v_i."""
     o, v, eta = numbers.draw(case.N, case.m), numbers.draw(case.N, case.m), numbers.draw()
     xp, rows = array_namespace(o), []
     for t in range(case.N):
@@ -177,29 +178,33 @@ def draw_attended(case: Lesson, numbers: Numbers) -> tuple[Array, ren_liu.QueryC
 
 
 def ren_liu_step(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """Kernel attention of a query is what f(x) = W φ(x) predicts after one step, or N on a
+    demonstration each.
+    """
     eta, seen = draw_attended(case, numbers)
     yield "one step", ren_liu.one_step(seen, eta), impl.ren_liu_attention(seen)
     yield "a step for each demonstration", ren_liu.one_at_a_time(seen, eta), impl.ren_liu_attention(seen)
 
 
 def ren_liu_softmax(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """The right side is softmax attention itself; the last token is the query's own, in X_T."""
+    """So is softmax attention, with features from its Gram matrix.
+
+    The right side is softmax attention itself; the last token is the query's own, in X_T.
+    """
     width, draw = case.d + 1, numbers.draw
-    X_D, X_T, W_Q, W_K, W_V = (
-        draw(case.N, width),
-        draw(case.T, width),
-        draw(case.d, width),
-        draw(case.d, width),
-        draw(case.m, width),
-    )
-    X = array_namespace(X_D).concat([X_D, X_T], axis=0)
+    X_D, X_T, W_Q, W_K, W_V = (draw(height, width) for height in (case.N, case.T, case.d, case.d, case.m))
+    X = tokens(X_D, X_T)
     o, _ = impl.softmax_attention(X @ T(W_Q), X @ T(W_K), X @ T(W_V), scale=1)
     seen = ren_liu.softmax_context(X_D, X_T, X_T[-1, :], W_Q, W_K, W_V)
     yield "one step", ren_liu.one_step(seen, draw()), o[-1, :]
 
 
 def ren_liu_variants(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Augmented keys and values attention is given as such, made by hand."""
+    """Regularised, augmented and negative-sample attention are each one step on a loss with one
+    term more.
+
+    Augmented keys and values attention is given as such, made by hand.
+    """
     (eta, seen), draw, Variant = draw_attended(case, numbers), numbers.draw, ren_liu.Variant
     one, three = ([[(i + j) % case.N for j in range(1, k + 1)] for i in range(case.N)] for k in (1, 3))
     variants = {
@@ -216,14 +221,14 @@ def ren_liu_variants(case: Lesson, numbers: Numbers, impl: Implementation) -> Si
     hidden = seen.V_D @ T(W_1)
     by_hand = replace(seen, V_D=seen.V_D + c * (hidden * hidden) @ T(W_2), K_D=seen.K_D + seen.K_D * seen.K_D)
     for name, variant in (("augmented", Variant()), ("augmented, all at once", variants["all at once"])):
-        yield (
-            name,
-            ren_liu.one_step(seen, eta, replace(variant, values=values, keys=keys)),
-            impl.ren_liu_attention(by_hand, variant, eta=eta),
-        )
+        augmented = ren_liu.one_step(seen, eta, replace(variant, values=values, keys=keys))
+        yield name, augmented, impl.ren_liu_attention(by_hand, variant, eta=eta)
 
 
 def ren_liu_mlp(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """With an MLP of relu behind it, attention is one step of the dual model A W; A is the MLP as
+    it is there.
+    """
     eta, seen = draw_attended(case, numbers)
     W_1, W_2 = numbers.draw(2, case.m), numbers.draw(2, 4)
     W_1 = array_namespace(W_1).concat([W_1, -W_1], axis=0)  # so that some units are on
@@ -231,8 +236,11 @@ def ren_liu_mlp(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     yield "one step", ren_liu.one_step(impl.through_relu(seen, W_1, W_2), eta), behind[0, :]
 
 
-def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """a and a + δ are what attention makes of T tokens without N tokens before them, and with."""
+def rank_one_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+    """A context is worth a change of rank one of W, for the token at hand: W (a + δ) = (W + ΔW) a.
+
+    a and a + δ are what attention makes of T tokens without N tokens before them, and with.
+    """
     W, (q, k, v) = numbers.draw(case.m, case.d), (numbers.draw(case.N + case.T, case.d) for _ in range(3))
     a, _ = impl.linear_attention(*(x[case.N :, :] for x in (q, k, v)), UNNORMALISED)
     after = impl.linear_attention(q, k, v, UNNORMALISED)[0][case.N :, :]
@@ -244,58 +252,56 @@ def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Si
 
 
 def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0: int = 1, steps: int = 2) -> Sides:
-    """A query that is a key too adds P (W_V e)(W_K e)·(W_Q e).
+    """A query among the keys is in general harmless only for W_0 = 0 and one step.
 
-    This is 0 while its y = −W_0 x is 0, as for W_0 = 0 in one step.
+    It adds P (W_V e)(W_K e)·(W_Q e), which is 0 while its y = −W_0 x is 0.
     """
     xp = numbers.system
     X, Y, x, eta = xp.convert([[1], [2]]), xp.convert([[1], [0]]), xp.convert([[1]]), Fraction(1, 4)
 
-    def layers(W_0: Array, steps: int) -> Any:
-        tokens, weights = (
-            xp.concat([von_oswald.examples(X, Y), von_oswald.queries(x, W_0)], axis=0),
-            von_oswald.proposition_1(W_0, eta, 2),
-        )
+    def both(W_0: Array, steps: int) -> tuple[Any, Any]:
+        """What layers predict, and what descent predicts."""
+        e = tokens(von_oswald.examples(X, Y), von_oswald.queries(x, W_0))
         for _ in range(steps):
-            tokens = von_oswald.self_attention(tokens, tokens, *weights)
-        return von_oswald.predictions(tokens[2:, :], 1)
+            e = von_oswald.self_attention(e, e, *von_oswald.proposition_1(W_0, eta, 2))
+        return von_oswald.predictions(e[2:, :], 1), x @ T(descend(impl.squared_error, W_0, eta, X, Y, steps))
 
     none, some = xp.convert([[0]]), xp.convert([[W_0]])
-    yield "W_0 = 0, one step", layers(none, 1), x @ T(descend(impl.squared_error, none, eta, X, Y, 1))
-    yield Different(
-        "W_0 = 0, two steps", layers(none, steps), x @ T(descend(impl.squared_error, none, eta, X, Y, steps))
-    )
-    yield Different("W_0 = 1, one step", layers(some, 1), x @ T(descend(impl.squared_error, some, eta, X, Y, 1)))
+    yield "W_0 = 0, one step", *both(none, 1)
+    yield Different("W_0 = 0, two steps", *both(none, steps))
+    yield Different("W_0 = 1, one step", *both(some, 1))
 
 
 def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "causal") -> Sides:
-    """Under a causal mask an example does not see those after it.
+    """Under a causal mask two layers are not two steps of gradient descent.
 
-    Its target moves by another step than theirs.
+    An example does not see those after it: its target moves by another step than theirs.
     """
     xp, eta = numbers.system, Fraction(1, 2)
     X, Y, x, W_0 = xp.convert([[1], [2]]), xp.convert([[1], [1]]), xp.convert([[1]]), xp.convert([[0]])
-    tokens = xp.concat([von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W_0)], axis=0)
+    text = tokens(von_oswald.model_examples(X, Y), von_oswald.model_queries(x, W_0))
     for layers in (1, 2):
         model = von_oswald.regression_model(W_0, eta, 2, layers=layers)
         want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, layers))
-        got = {m: von_oswald.predictions(model(tokens, mask=m)[2:, :], 1) for m in (mask, 2)}
+        got = {m: von_oswald.predictions(model(text, mask=m)[2:, :], 1) for m in (mask, 2)}
         yield f"{layers} layers, the examples see each other", got[2], want
         causal = (f"{layers} layers, causal", got[mask], want)
         yield Different(*causal) if layers == 2 else causal
 
 
 def patch_is_for_one_token(case: Case, numbers: Numbers, impl: Implementation, *, other: int = 2) -> Sides:
-    """With all weights 1 a token x becomes x + x³, and after a token 1 it becomes 2x + x³.
+    """The rank-one patch of one token may be wrong for another; the biases of a prompt serve every
+    token.
 
-    So ΔW = 1/(1 + x²), another for each x.
+    With all weights 1 a token x becomes x + x³, and after a token 1 it becomes 2x + x³. So
+    ΔW = 1/(1 + x²), another for each x.
     """
     xp, config = numbers.system, Config(1, 1, phi="identity", normalise=False, norm="none")
     model, W = Model(config, {name: xp.ones(shape) for name, shape in config.shapes.items()}), xp.ones((1, 1))
     context, first, second = (xp.convert([[x]]) for x in (1, 1, other))
 
     def after(token: Array) -> Any:
-        return model(xp.concat([context, token], axis=0))[1:, :]
+        return model(tokens(context, token))[1:, :]
 
     change = impl.rank_one_patch(W, model(first)[0, :], (after(first) - model(first))[0, :])
     converted = impl.convert(model, context)
@@ -309,169 +315,60 @@ LESSONS = (Lesson(3, 2, 1, T=2, steps=2), Lesson(1, 1, 1))
 WIDE = (Lesson(2, 1, 3, steps=2), Lesson(3, 2, 2, T=2))
 ATTENDED = (Lesson(3, 1, 2, T=2), Lesson(1, 1, 1))
 FOUR = (Lesson(4, 1, 1, T=2),)
+MOVED = (Lesson(3, 2, 3, T=2), Lesson(2, 1, 1))
 
 
 def more_lessons(seed: int) -> tuple[Lesson, ...]:
     return (Lesson(5, 3, 2, T=3, steps=3), Lesson(4, 2, 3, T=1, steps=2), Lesson(7, 1, 1, T=2, steps=3))
 
 
-OSWALD = "von Oswald et al. 2023, {}, in our reading"
 theorem = functools.partial(
-    Theorem, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False, group="descent"
+    Theorem.of, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False, group="descent"
 )
-REN = "Ren & Liu 2024, {}"
+attention = functools.partial(theorem, needs=("ring", "attention"))
+# of few numbers each, keys are too alike for floats
+LONG, LONGER = (Lesson(2, 3, 2), Lesson(3, 4, 1, T=2)), (Lesson(4, 6, 2, T=2), Lesson(2, 5, 2, T=3))
+softmax = functools.partial(theorem, needs=("real", "softmax attention"), cases=LONG, more=lambda seed: LONGER)
+mlp = functools.partial(theorem, needs=("ordered", "relu"), cases=(Lesson(4, 1, 2, T=2),), ways=("equality", "bound"))
+IRIE = "Irie et al. 2022, after Aizerman et al. 1964"
+HISTORY = "error signals given, or those of any number of steps on a loss"
+OSWALD, REN = "von Oswald et al. 2023, {}, in our reading".format, "Ren & Liu 2024, {}".format
+ONE = OSWALD("Proposition 1")
+SEEN, NOT_0 = "the examples see each other", "N ≠ 0, 2 ≠ 0"
+OSWALD_OURS = "all but the weights: the hidden key, the conversion, the reading of b_KV"
+DAI = "Dai et al. 2023, as read in notes on it"
+VARIANTS = REN("its variants, as on its slides")
+KERNEL = "κ(k, q) = φ(k)·φ(q); D ≠ 0, η ≠ 0"
+GRAM = "the Gram matrix of keys and query is positive definite; η ≠ 0"
+READINGS = "the losses; both readings of the regulariser besides the slides'"
+AUGMENTED = "that demonstrations alone are augmented, and after φ"
+UNTRAINED = '"Learning without training", arXiv 2507.16003'
 DESCENTS = (
+    theorem(dual_form, HISTORY, IRIE),
     theorem(
-        "dual_form",
-        "A linear layer after gradient descent is its first weights plus linear attention over its training history.",
-        "error signals given, or those of any number of steps on a loss",
-        "Irie et al. 2022, after Aizerman et al. 1964",
-        dual_form,
-    ),
-    theorem(
-        "von_oswald",
-        "Layers of linear self-attention with the weights of Proposition 1 are steps of gradient descent.",
-        "keys are the examples, which see each other; N ≠ 0, 2 ≠ 0",
-        OSWALD.format("Proposition 1"),
         von_oswald_steps,
+        f"keys are the examples, which see each other; {NOT_0}",
+        ONE,
+        name="von_oswald",
         ours="any W_0 over several layers",
         cases=WIDE,
     ),
-    theorem(
-        "von_oswald_model",
-        "So does an ordinary model; its examples convert to biases, and ΔW = −(η/N) b_KVᵀ is the gradient step.",
-        "the examples see each other (a prefix mask); a query hides its key; N ≠ 0, 2 ≠ 0",
-        OSWALD.format("Proposition 1"),
-        von_oswald_model,
-        ours="all but the weights: the hidden key, the conversion, the reading of b_KV",
-    ),
-    theorem(
-        "gd_plus_plus",
-        "With heads that move the inputs too, x ← (I − γ Σ x_i x_iᵀ) x, a layer is a step of GD++.",
-        "the examples see each other; N ≠ 0, 2 ≠ 0",
-        OSWALD.format("GD++"),
-        gd_plus_plus,
-        ours="W_0 ≠ 0; the two heads",
-        cases=(Lesson(3, 2, 3, T=2), Lesson(2, 1, 1)),
-    ),
-    theorem(
-        "token_map",
-        "A token-wise map m in front of the layer makes it descend on m(x).",
-        "N ≠ 0, 2 ≠ 0",
-        OSWALD.format("Proposition 2"),
-        token_map,
-        ours="the map, an MLP",
-    ),
-    theorem(
-        "pairing",
-        "One layer of attention builds the tokens (x_j, y_j) from separate ones.",
-        "one-hot positions",
-        OSWALD.format("Proposition 3"),
-        pairing,
-        ours="the construction",
-        needs=("ring", "attention"),
-    ),
-    theorem(
-        "implicit_finetuning",
-        "Attention without softmax is (W_ZSL + ΔW_ICL) q with demonstrations, (W_ZSL + ΔW_FT) q finetuned.",
-        "no softmax, no scale",
-        "Dai et al. 2023, as read in notes on it",
-        implicit_finetuning,
-        needs=("ring", "attention"),
-    ),
-    theorem(
-        "momentum",
-        "Momentum attention, carried along, is o_t + Σ_{i<t} η^{t−i} v_i.",
-        "none",
-        "Dai et al. 2023, as read in notes on it",
-        momentum,
-        needs=("ring", "a recurrence"),
-    ),
-    theorem(
-        "ren_liu",
-        "Kernel attention of a query is what f(x) = W φ(x) predicts after one step, or N on a demonstration each.",
-        "κ(k, q) = φ(k)·φ(q); D ≠ 0, η ≠ 0",
-        REN.format("Theorem 3.1"),
-        ren_liu_step,
-        ours="the constants W_0 and D",
-        cases=ATTENDED,
-    ),
-    theorem(
-        "ren_liu_softmax",
-        "So is softmax attention, with features from its Gram matrix.",
-        "the Gram matrix of keys and query is positive definite; η ≠ 0",
-        REN.format("Theorem 3.1"),
-        ren_liu_softmax,
-        needs=("real", "softmax attention"),
-        ours="the constants; the features",
-        cases=(Lesson(2, 3, 2), Lesson(3, 4, 1, T=2)),
-        more=lambda seed: (Lesson(4, 6, 2, T=2), Lesson(2, 5, 2, T=3)),
-    ),  # of few numbers each, keys are too alike for floats
-    theorem(
-        "ren_liu_variants",
-        "Regularised, augmented and negative-sample attention are each one step on a loss with one term more.",
-        "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0",
-        REN.format("its variants, as on its slides"),
-        ren_liu_variants,
-        ours="the losses; both readings of the regulariser besides the slides'; "
-        "that demonstrations alone are augmented, and after φ",
-        cases=FOUR,
-    ),
-    theorem(
-        "ren_liu_mlp",
-        "With an MLP of relu behind it, attention is one step of the dual model A W; A is the MLP as it is there.",
-        "D ≠ 0, η ≠ 0",
-        REN.format("its extension to a feed-forward layer"),
-        ren_liu_mlp,
-        needs=("ordered", "relu"),
-        ours="the construction",
-        cases=(Lesson(4, 1, 2, T=2),),
-        ways=("equality", "bound"),
-    ),
-    theorem(
-        "rank_one_patch",
-        "A context is worth a change of rank one of W, for the token at hand: W (a + δ) = (W + ΔW) a.",
-        "|a|² ≠ 0",
-        '"Learning without training", arXiv 2507.16003',
-        context_as_patch,
-        cases=(Lesson(1, 3, 2, T=2), Lesson(1, 1, 2)),
-    ),
-)
-
-witness = functools.partial(
-    Theorem,
-    ways=("witness",),
-    needs=("field", "a witness"),
-    phi=False,
-    cases=(Case(1, 1, 1),),
-    beyond=7,
-    group="witnesses",
+    theorem(von_oswald_model, f"{SEEN} (a prefix mask); a query hides its key; {NOT_0}", ONE, ours=OSWALD_OURS),
+    theorem(gd_plus_plus, f"{SEEN}; {NOT_0}", OSWALD("GD++"), ours="W_0 ≠ 0; the two heads", cases=MOVED),
+    theorem(token_map, NOT_0, OSWALD("Proposition 2"), ours="the map, an MLP"),
+    attention(pairing, "one-hot positions", OSWALD("Proposition 3"), ours="the construction"),
+    attention(implicit_finetuning, "no softmax, no scale", DAI),
+    theorem(momentum, "none", DAI, needs=("ring", "a recurrence")),
+    theorem(ren_liu_step, KERNEL, REN("Theorem 3.1"), name="ren_liu", ours="the constants W_0 and D", cases=ATTENDED),
+    softmax(ren_liu_softmax, GRAM, REN("Theorem 3.1"), ours="the constants; the features"),
+    theorem(ren_liu_variants, "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0", VARIANTS, ours=f"{READINGS}; {AUGMENTED}", cases=FOUR),
+    mlp(ren_liu_mlp, "D ≠ 0, η ≠ 0", REN("its extension to a feed-forward layer"), ours="the construction"),
+    theorem(rank_one_patch, "|a|² ≠ 0", UNTRAINED, cases=(Lesson(1, 3, 2, T=2), Lesson(1, 1, 2))),
 )
 WITNESSES = (
-    witness(
-        "query_among_keys",
-        "A query among the keys is in general harmless only for W_0 = 0 and one step.",
-        "characteristic 0 or > 7",
-        OSWALD.format("Proposition 1"),
-        query_among_keys,
-        ours="the witness",
-    ),
-    witness(
-        "causal_layers",
-        "Under a causal mask two layers are not two steps of gradient descent.",
-        "characteristic 0 or > 7",
-        "our derivation",
-        causal_layers,
-        ours="all of it",
-    ),
-    witness(
-        "patch_is_for_one_token",
-        "The rank-one patch of one token may be wrong for another; the biases of a prompt serve every token.",
-        "characteristic 0 or > 7",
-        "our derivation",
-        patch_is_for_one_token,
-        ours="all of it",
-    ),
+    witness(query_among_keys, LARGE, ONE, ours="the witness"),
+    witness(causal_layers, LARGE, DERIVED, ours="all of it"),
+    witness(patch_is_for_one_token, LARGE, DERIVED, ours="all of it"),
 )
 ORDER = 8
 THEOREMS = (*DESCENTS, *WITNESSES)

@@ -21,7 +21,7 @@ from ...attention.state import no_text
 from ...systems.floats import array_namespace, constant
 from ..cases import FeatureCase
 from ..implementation import Implementation
-from ..theorem import Numbers, Sampled, Sides, Theorem
+from ..theorem import DERIVED, Numbers, Sampled, Sides, Theorem
 
 # In a quick run, systems that round see every second of these: each kind once.
 ROPES = (("half", 4), ("interleaved", 2), ("half", 2), ("interleaved", 4))
@@ -45,6 +45,7 @@ def draw_features(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
 
 
 def rotation_covariance(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """φ_ω(R_p x) = φ_{R_{−p}ω}(x), so a state is shifted by turning directions, and prompts stack."""
     phi, n = draw_features(case, numbers), case.M + case.n
     q, k, v = (numbers.draw(n, width) for width in (case.d, case.d, 2))
     assert case.rope
@@ -53,10 +54,8 @@ def rotation_covariance(case: FeatureCase, numbers: Numbers, impl: Implementatio
     kernel = Kernel(phi, rope, phi.positive)
     want, _ = impl.linear_attention(q, k, v, kernel)
     past = impl.absorb(no_text(v, phi.features(case.d), 2), k[: case.M, :], v[: case.M, :], kernel)
-    text = (x[case.M :, :] for x in (q, k, v))
-    o, _ = impl.linear_attention_recurrent(
-        *text, replace(kernel, phi=phi.rotated(rope, -case.M)), state=State(past.S, past.z, 0)
-    )
+    text, state = (x[case.M :, :] for x in (q, k, v)), State(past.S, past.z, 0)
+    o, _ = impl.linear_attention_recurrent(*text, replace(kernel, phi=phi.rotated(rope, -case.M)), state=state)
     yield f"o after a prompt of {case.M}", o, want[case.M :, :]
 
 
@@ -67,6 +66,9 @@ def pairs(case: FeatureCase, numbers: Numbers) -> tuple[Array, Array, Any]:
 
 
 def log_features(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """φ(x)·φ(y) is a mean over directions of exp ω·(x+y), of cosh ω·(x+y) or of cos ω·(x−y), to
+    scale.
+    """
     phi, (x, y, xp) = draw_features(case, numbers), pairs(case, numbers)
     omega, (f, c), (g, e) = xp.matrix_transpose(phi.omega), phi.log(x), phi.log(y)
     half = (xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)) / 2
@@ -86,72 +88,51 @@ def log_features(case: FeatureCase, numbers: Numbers, impl: Implementation) -> S
 
 
 def taylor_kernel(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """φ(x)·φ(y) = 1 + u + u²/2, u = x·y."""
     x, y, xp = pairs(case, numbers)
     phi, u = RandomFeatures("taylor", None), xp.sum(x * y, axis=-1)
     yield "φ(x)·φ(y)", xp.sum(phi(x) * phi(y), axis=-1), 1 + u + u * u / 2
 
 
 def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Iterator[Sampled]:
-    """MAPS maps of r features each, drawn as one: of blocks, each map is one block."""
+    """Random features are unbiased, and their mean squared error is what `mean_squared_error` says.
+
+    MAPS maps of r features each are drawn as one: of blocks, each map is one block.
+    """
     u = numbers.draw(1, case.d)
     xp = array_namespace(u)
     x = 0.6 * u / xp.sqrt(xp.sum(u * u, axis=-1, keepdims=True))
-    # |x + y| = 0.9: enough to tell directions in blocks from others, and not so much that few draws
-    # decide
-    y = x / 2
+    y = x / 2  # |x + y| = 0.9 tells directions in blocks from others, but few draws do not decide
     a = {"a": 1.0} if case.phi == "favor++" else {}
     phi = impl.random_features(case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)
     pair = (2, MAPS, case.r // 2) if case.phi in PAIRS else (1, MAPS, case.r)
     estimates = MAPS * xp.sum(xp.sum(xp.reshape(phi(x) * phi(y), pair), axis=-1), axis=0)
     SM = xp.exp(xp.sum((x * y)[0, :], axis=-1))
     yield Sampled(f"{case.phi}: mean of φ(x)·φ(y)", estimates, SM)
-    yield Sampled(
-        f"{case.phi}: mean squared error",
-        (estimates - SM) ** 2,
-        impl.mean_squared_error(case.phi, x[0], y[0], case.r, **a),
-    )
+    error = impl.mean_squared_error(case.phi, x[0], y[0], case.r, **a)
+    yield Sampled(f"{case.phi}: mean squared error", (estimates - SM) ** 2, error)
+
+
+def directed(case: FeatureCase) -> bool:
+    return case.phi != "taylor"
 
 
 MAPS = 150000
-feature = functools.partial(Theorem, needs=("real", "a random feature"), cases=CASES, more=more_cases, group="softmax")
+feature = functools.partial(
+    Theorem.of, needs=("real", "a random feature"), cases=CASES, more=more_cases, group="softmax"
+)
+taylor = functools.partial(feature, cases=TAYLOR, more=lambda seed: (FeatureCase("taylor", 0, 4, 7),))
+SAMPLED = tuple(FeatureCase(phi, 0, 1, 4, 4) for phi in KINDS[:-1])
+sampled = functools.partial(feature, ways=("sampled",), cases=SAMPLED, more=lambda seed: ())
+BEFORE = "a real system; RoPE before the kernel; all kinds but taylor"
+LAW = "directions drawn by random_features; sampled, at small |x + y|"
+RAHIMI = "Rahimi and Recht 2007, Choromanski et al. 2021, Likhosherstov et al. 2022, as read in notes on them"
+REID = "as for log_features; Reid et al. 2023 (simplex)"
+BLOCKS = "the values for orthogonal and simplex directions"
 ORDER = 5
 THEOREMS = (
-    feature(
-        "rotation_covariance",
-        "φ_ω(R_p x) = φ_{R_{−p}ω}(x), so a state is shifted by turning directions, and prompts stack.",
-        "a real system; RoPE before the kernel; all kinds but taylor",
-        "our derivation",
-        rotation_covariance,
-        lambda case: case.phi != "taylor" and case.rope is not None,
-    ),
-    feature(
-        "log_features",
-        "φ(x)·φ(y) is a mean over directions of exp ω·(x+y), of cosh ω·(x+y) or of cos ω·(x−y), to scale.",
-        "a real system; all kinds but taylor",
-        "Rahimi and Recht 2007, Choromanski et al. 2021, Likhosherstov et al. 2022, as read in notes on them",
-        log_features,
-        lambda case: case.phi != "taylor",
-        ours="the logarithmic form",
-    ),
-    feature(
-        "taylor_kernel",
-        "φ(x)·φ(y) = 1 + u + u²/2, u = x·y.",
-        "a real system, for √2",
-        "Based, Arora et al. 2024",
-        taylor_kernel,
-        lambda case: case.phi == "taylor",
-        cases=TAYLOR,
-        more=lambda seed: (FeatureCase("taylor", 0, 4, 7),),
-    ),
-    feature(
-        "feature_error",
-        "Random features are unbiased, and their mean squared error is what `mean_squared_error` says.",
-        "directions drawn by random_features; sampled, at small |x + y|",
-        "as for log_features; Reid et al. 2023 (simplex)",
-        feature_error,
-        ways=("sampled",),
-        cases=tuple(FeatureCase(phi, 0, 1, 4, 4) for phi in KINDS[:-1]),
-        more=lambda seed: (),
-        ours="the values for orthogonal and simplex directions",
-    ),
+    feature(rotation_covariance, BEFORE, DERIVED, lambda case: directed(case) and case.rope is not None),
+    feature(log_features, "a real system; all kinds but taylor", RAHIMI, directed, ours="the logarithmic form"),
+    taylor(taylor_kernel, "a real system, for √2", "Based, Arora et al. 2024", lambda case: case.phi == "taylor"),
+    sampled(feature_error, LAW, REID, ours=BLOCKS),
 )

@@ -19,8 +19,9 @@ from ...systems.array import host
 from ...systems.floats import array_namespace
 from ..cases import FeatureCase, ModelCase
 from ..implementation import Implementation
-from ..theorem import Numbers, Sides, Theorem
+from ..theorem import DERIVED, Numbers, Sides, Theorem
 from .features import draw_features
+from .iclca import Problem
 
 # These theorems need a real system, and in a quick run such systems see every second case: the
 # first and the third must cover every option.
@@ -33,38 +34,13 @@ CASES = tuple(
 )
 # One layer, so that its bounds are never vacuous
 SHALLOW = ModelCase(3, 2, heads=2, groups=1, d=2, m=3, phi="softmax", rope=("interleaved", "before", 2))
+DEEP = ModelCase(2, 2, layers=2, heads=2, m=2, phi="softmax", hidden=2, norm="layer", activation="gelu")
 CACHED = (
     SHALLOW,
     replace(SHALLOW, M=1, n=3, rope=None),
-    ModelCase(
-        3,
-        2,
-        layers=2,
-        heads=2,
-        groups=1,
-        d=2,
-        m=3,
-        phi="softmax",
-        rope=("half", "before", 2),
-        hidden=2,
-        norm="rms",
-        activation="silu",
-    ),
+    replace(SHALLOW, layers=2, rope=("half", "before", 2), hidden=2, norm="rms", activation="silu"),
     ModelCase(0, 2, phi="softmax"),
-    ModelCase(
-        2,
-        2,
-        layers=2,
-        heads=2,
-        m=2,
-        phi="softmax",
-        hidden=2,
-        norm="layer",
-        activation="gelu",
-        table=9,
-        restart=False,
-        vocabulary=3,
-    ),
+    replace(DEEP, table=9, restart=False, vocabulary=3),
 )
 
 
@@ -76,8 +52,15 @@ def scaled(case: FeatureCase, numbers: Numbers, width: int) -> tuple[Any, ...]:
     return q, k, v, xp.sqrt(xp.sqrt(xp.ones_like(q[:1, :1]) / case.d)), xp
 
 
-def carried(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    phi = draw_features(case, numbers) if case.phi != "taylor" else RandomFeatures("taylor", None)
+def any_features(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
+    return draw_features(case, numbers) if case.phi != "taylor" else RandomFeatures("taylor", None)
+
+
+def carried_eq_sum(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """Features by logarithms, with a log-scale carried along, give what plain features give, split
+    or not.
+    """
+    phi = any_features(case, numbers)
     q, k, v, _, _ = scaled(case, numbers, 2)
     want, _ = impl.linear_attention(q, k, v, Kernel(phi))
     o, _ = impl.linear_attention_carried(q, k, v, phi=phi)
@@ -88,8 +71,12 @@ def carried(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def iclaa(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """Two prompts enter one memory in turn; the second turns the directions of the first."""
-    phi = draw_features(case, numbers) if case.phi != "taylor" else RandomFeatures("taylor", None)
+    """With memories of prompts, attention is the sum over all positions with φ(x)·φ(y) for their
+    similarities.
+
+    Two prompts enter one memory in turn; the second turns the directions of the first.
+    """
+    phi = any_features(case, numbers)
     q, k, v, root, xp = scaled(case, numbers, 2)
     assert case.rope
     rope, M = numbers.rope(case.rope[0], "before", case.rope[1]), case.M
@@ -118,7 +105,7 @@ def iclaa(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def nystrom_exact(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """A memory is exact at its landmarks, where K_PP B = K_PY [V 1]; with all keys, everywhere."""
+    """K_PP⁻¹ K_PY [V 1] is exact at the landmarks P, and everywhere if every key is one."""
     q, k, v, root, xp = scaled(case, numbers, 3)
     M = case.M + case.n
     uneven = [(1 if j % 3 else 4) * k[j : j + 1, :] for j in range(M)]  # in length: that is what the scale is for
@@ -133,57 +120,34 @@ def nystrom_exact(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
 
 
 def cache_conversion(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    model = numbers.model(case)
-    if case.vocabulary:
-        both = numbers.integers(0, case.vocabulary - 1, case.M + case.n)
-        prompt, text = both[: case.M], both[case.M :]
-    else:
-        both = numbers.draw(case.M + case.n, case.width)
-        prompt, text = both[: case.M, :], both[case.M :, :]
-    want = model(both, form=impl.softmax_attention)[case.M :, :]
-    yield "output from the cache", impl.convert(model, prompt, restart=case.restart)(text), want
+    """A softmax model that carries its KV cache puts out what it puts out on prompt and input."""
+    problem = Problem.of(case, numbers, impl)
+    convert = functools.partial(impl.convert, problem.model, problem.prompt, restart=case.restart)
+    want = problem.prompted(form=impl.softmax_attention)
+    yield "output from the cache", convert()(problem.text), want
     if case.M:
-        kept = impl.convert(model, prompt, restart=case.restart, by=Compression("cache"))
-        yield "output from a memory of all tokens", kept(text), want
+        yield "output from a memory of all tokens", convert(by=Compression("cache"))(problem.text), want
 
 
 CHEN = "Chen et al. 2024 (ICLAA), as read in notes on it"
-theorem = functools.partial(Theorem, needs=("real", "softmax attention"), cases=CASES, group="softmax")
+REAL = "a real, ordered system"
+POSITIVE = REAL + "; denominators ≠ 0, as for all kinds but trigonometric"
+TURNED = REAL + "; RoPE before the kernel; denominators ≠ 0"
+STACKED = "stacked prompts, by turned directions; the carried scale"
+LANDMARKS = tuple(FeatureCase("positive", *sizes) for sizes in ((2, 2, 3), (1, 1, 1), (1, 4, 4)))
+RELATIVE = REAL + "; relative positions, or positions that go on"
+theorem = functools.partial(Theorem.of, needs=("real", "softmax attention"), cases=CASES, group="softmax")
+cached = functools.partial(theorem, needs=("real", "a softmax model"), cases=CACHED)
 ORDER = 6
 THEOREMS = (
+    theorem(carried_eq_sum, POSITIVE, DERIVED, lambda case: case.phi != "trigonometric"),
+    theorem(iclaa, TURNED, CHEN, lambda case: case.rope is not None, ours=STACKED),
     theorem(
-        "carried_eq_sum",
-        "Features by logarithms, with a log-scale carried along, give what plain features give, split or not.",
-        "a real, ordered system; denominators ≠ 0, as for all kinds but trigonometric",
-        "our derivation",
-        carried,
-        lambda case: case.phi != "trigonometric",
-    ),
-    theorem(
-        "iclaa",
-        "With memories of prompts, attention is the sum over all positions with φ(x)·φ(y) for their similarities.",
-        "a real, ordered system; RoPE before the kernel; denominators ≠ 0",
-        CHEN,
-        iclaa,
-        lambda case: case.rope is not None,
-        ours="stacked prompts, by turned directions; the carried scale",
-    ),
-    theorem(
-        "nystrom_exact",
-        "K_PP⁻¹ K_PY [V 1] is exact at the landmarks P, and everywhere if every key is one.",
-        "a real, ordered system; no key twice",
-        "Williams and Seeger 2001; our derivation",
         nystrom_exact,
+        REAL + "; no key twice",
+        "Williams and Seeger 2001; our derivation",
         lambda case: case.phi == "positive" and case.M + case.n > 1,
-        cases=(FeatureCase("positive", 2, 2, 3), FeatureCase("positive", 1, 1, 1), FeatureCase("positive", 1, 4, 4)),
+        cases=LANDMARKS,
     ),
-    theorem(
-        "cache_conversion",
-        "A softmax model that carries its KV cache puts out what it puts out on prompt and input.",
-        "a real, ordered system; relative positions, or positions that go on",
-        "folklore",
-        cache_conversion,
-        needs=("real", "a softmax model"),
-        cases=CACHED,
-    ),
+    cached(cache_conversion, RELATIVE, "folklore"),
 )

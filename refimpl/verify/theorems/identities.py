@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...arrays import Array
@@ -20,7 +20,7 @@ from ...systems.floats import array_namespace
 from ..cases import Case
 from ..implementation import Implementation
 from ..probes import Probe, exact_probe
-from ..theorem import Numbers, Sides, Theorem, record
+from ..theorem import DERIVED, Numbers, Sides, Theorem, record
 
 # In a quick run, systems that round see every second of these, and of all that follow.
 CASES = (
@@ -45,33 +45,27 @@ def more_cases(seed: int) -> tuple[Case, ...]:
 
     def draw() -> Case:
         n, d = rng.randint(0, 12), rng.randint(1, 6)
-        layout, placement, turned = (
-            rng.choice(["half", "interleaved"]),
-            rng.choice(["after", "before"]),
-            2 * rng.randint(0, d // 2),
-        )
-        return Case(
-            n,
-            d,
-            rng.randint(0, 5),
-            rng.choice([((), ()), ((2,), (2,)), ((2, 3), (2, 1)), ((3,), ())]),
-            ("causal", "full", rng.randint(0, n))[rng.randrange(3)],
-            rng.random() < 0.7,
-            rng.choice([None, rng.randint(-5, 900)]),
-            rng.choice([None, (layout, placement, turned)]),
-            rng.choice(["identity", "polynomial(2)", "elu+1"]),
-            rng.randint(1, 5),
-        )
+        layout, placement = rng.choice(["half", "interleaved"]), rng.choice(["after", "before"])
+        rope = (layout, placement, 2 * rng.randint(0, d // 2))
+        m, heads = rng.randint(0, 5), rng.choice([((), ()), ((2,), (2,)), ((2, 3), (2, 1)), ((3,), ())])
+        mask, normalise = ("causal", "full", rng.randint(0, n))[rng.randrange(3)], rng.random() < 0.7
+        start, turned = rng.choice([None, rng.randint(-5, 900)]), rng.choice([None, rope])
+        phi = rng.choice(["identity", "polynomial(2)", "elu+1"])
+        return Case(n, d, m, heads, mask, normalise, start, turned, phi, rng.randint(1, 5))
 
     return (*(Case(n, 2, 3, start=700, chunk=64) for n in (63, 64, 65)), *(draw() for _ in range(40)))
 
 
 def problem(case: Case, numbers: Numbers) -> tuple[list[Array], dict[str, Any]]:
     """q, k, v and the options of linear_attention."""
-    heads = case.heads
-    shapes = ((*heads[0], case.n, case.d), (*heads[1], case.n, case.d), (*heads[1], case.n, case.m))
-    arrays = [numbers.draw(*shape) for shape in shapes]
+    arrays = [numbers.draw(*shape) for shape in attention_shapes(case)]
     return arrays, attention_options(case, numbers, numbers.draw)
+
+
+def attention_shapes(case: Case) -> Iterator[tuple[int, ...]]:
+    """The shapes of q, k and v."""
+    widths = zip((*case.heads, case.heads[1]), (case.d, case.d, case.m), strict=True)
+    return ((*heads, case.n, width) for heads, width in widths)
 
 
 def attention_options(case: Case, numbers: Numbers, draw: Callable[..., Array]) -> dict[str, Any]:
@@ -120,7 +114,9 @@ def tokens(*pieces: Any) -> Any:
     return array_namespace(pieces[0]).concat(list(pieces), axis=-2)
 
 
-def equals_sum(form: str) -> Callable[[Case, Numbers, Implementation], Sides]:
+def equals_sum(form: str, subject: str) -> Theorem:
+    """Another form of linear attention gives what the definition gives."""
+
     def sides(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
         arrays, options = problem(case, numbers)
         want, end = impl.linear_attention(*arrays, **options)
@@ -128,17 +124,18 @@ def equals_sum(form: str) -> Callable[[Case, Numbers, Implementation], Sides]:
         yield "o", o, want
         yield from states("final", last, end)
 
-    return sides
+    statement = f"{subject} the output and state of the definition."
+    return identity(sides, ANY_FIELD, KATHAROPOULOS, name=f"{form}_eq_sum", statement=statement)
 
 
 def split_invariance(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    """Prefill and decode, split anywhere, give what one pass over the whole text gives."""
     arrays, options = problem(case, numbers)
     want, end = impl.linear_attention(*arrays, **options)
     for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
         first, middle = impl.linear_attention_chunked(*part(arrays, 0, t), **options, chunk=case.chunk)
-        rest, last = impl.linear_attention_recurrent(
-            *part(arrays, t, case.n), **options | {"state": middle, "mask": "causal"}
-        )
+        now = options | {"state": middle, "mask": "causal"}
+        rest, last = impl.linear_attention_recurrent(*part(arrays, t, case.n), **now)
         yield f"split at {t}: o", tokens(first, rest), want
         yield from states(f"split at {t}: final", last, end)
 
@@ -147,36 +144,39 @@ def softmax_options(case: Case, numbers: Numbers) -> dict[str, Any]:
     return {"mask": case.mask, "rope": case.rope and numbers.rope(case.rope[0], "before", min(case.rope[2], case.d))}
 
 
-def softmax_shifted(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+def softmax_shifted_eq_sum(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    """Subtracting the largest visible score changes nothing."""
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
     yield "o", impl.softmax_attention_shifted(*arrays, **options)[0], impl.softmax_attention(*arrays, **options)[0]
 
 
 def kv_cache(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    """Softmax attention continued from its KV cache gives what one pass gives."""
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
     want, _ = impl.softmax_attention(*arrays, **options)
     for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
         first, cache = impl.softmax_attention_shifted(*part(arrays, 0, t), **options)
-        rest, _ = impl.softmax_attention_shifted(
-            *part(arrays, t, case.n), **options | {"cache": cache, "mask": "causal"}
-        )
+        now = options | {"cache": cache, "mask": "causal"}
+        rest, _ = impl.softmax_attention_shifted(*part(arrays, t, case.n), **now)
         yield f"split at {t}: o", tokens(first, rest), want
 
 
 def rope_relative(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    x, y = numbers.draw(case.n, case.d), numbers.draw(case.n, case.d)
-    xp = array_namespace(x)
+    """R_b R_a = R_{a+b}, R_{-a} undoes R_a, and (R_a x)·(R_b y) depends on b − a only."""
     assert case.rope
+    x, y = numbers.draw(case.n, case.d), numbers.draw(case.n, case.d)
     drawn = numbers.rope(case.rope[0], "after", case.rope[2])
     R = impl.rope(drawn.table, drawn.layout)
     a, b = numbers.integers(-50, 1100, case.n), numbers.integers(-50, 1100, case.n)
     yield "R_b R_a x", R(R(x, a), b), R(x, [i + j for i, j in zip(a, b, strict=True)])
     yield "R_-a R_a x", R(R(x, a), [-i for i in a]), x
+    xp = array_namespace(x)
     turned = xp.sum(R(x, a) * R(y, b), axis=-1)
     yield "(R_a x)·(R_b y)", turned, xp.sum(x * R(y, [j - i for i, j in zip(a, b, strict=True)]), axis=-1)
 
 
 def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    """One permutation carries the half layout into the interleaved one."""
     x, at = numbers.draw(case.n, case.d), numbers.integers(-50, 1100, case.n)
     assert case.rope
     table, pairs = numbers.rope("half", "after", case.rope[2]).table, case.rope[2] // 2
@@ -187,17 +187,17 @@ def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    K = kernel(case, numbers)
-    lengths = (case.n, 1, 2)
+    """Joining is associative, no text is neutral, remove undoes, and the join is the state of the
+    joined text.
+    """
+    K, lengths = kernel(case, numbers), (case.n, 1, 2)
     k, v = (numbers.draw(*case.heads[1], sum(lengths), width) for width in (case.d, case.m))
     empty = no_text(v, feature_count(case), case.m, lead=case.heads[1])
-    ends = [sum(lengths[:i]) for i in range(4)]
-    texts = [part((k, v), i, j) for i, j in itertools.pairwise(ends)]
-    a, b, c = (impl.absorb(empty, *text, K) for text in texts)
+    ends = itertools.accumulate(lengths, initial=0)
+    a, b, c = (impl.absorb(empty, *part((k, v), i, j), K) for i, j in itertools.pairwise(ends))
 
-    def then(x: State, y: State) -> State:
-        joined: State = impl.join(x, y, K)
-        return joined
+    def then(x: State, y: State) -> Any:
+        return impl.join(x, y, K)
 
     yield from states("a(bc)", then(a, then(b, c)), then(then(a, b), c))
     yield from states("abc", then(then(a, b), c), impl.absorb(empty, k, v, K))
@@ -206,7 +206,8 @@ def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     yield from states("ab without b", impl.remove(then(a, b), b, K), a)
 
 
-def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+def shift(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    """A shifted state, read from its new position, gives the output of the whole text."""
     arrays, options = problem(case, numbers)
     want, _ = impl.linear_attention(*arrays, **options)
     M, start = case.n // 2, options.pop("state", None)
@@ -221,19 +222,16 @@ def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def causality(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    """Token t depends on exactly the tokens that its mask lets it see."""
     deps: Dependencies = numbers.system
-    widths = zip((*case.heads, case.heads[1]), (case.d, case.d, case.m), strict=True)
-    arrays = [deps.tokens((*heads, case.n, width)) for heads, width in widths]
+    arrays = [deps.tokens(shape) for shape in attention_shapes(case)]
     options = attention_options(case, numbers, lambda *shape: deps.ones(shape))  # a past that depends on no token
     P = {"full": case.n, "causal": 0}.get(str(case.mask), case.mask)
     each = deps.tokens((case.n, case.m))
     seen = tokens(each[:0, :], *(deps.sum(each[: max(t + 1, int(P)), :], axis=0)[None, :] for t in range(case.n)))
-    for name, form in linear_forms(case, impl).items():
-        o, _ = form(*arrays, **options)
-        yield f"{name}: o", o, deps.broadcast_to(seen, o.shape)
     softmax = {"softmax": impl.softmax_attention, "softmax_shifted": impl.softmax_attention_shifted}
-    for name, form in softmax.items():
-        o, _ = form(*arrays, **softmax_options(case, numbers))
+    for name, form in (linear_forms(case, impl) | softmax).items():
+        o, _ = form(*arrays, **softmax_options(case, numbers) if name in softmax else options)
         yield f"{name}: o", o, deps.broadcast_to(seen, o.shape)
 
 
@@ -248,15 +246,12 @@ def draw_probe(case: Case, numbers: Numbers) -> Probe:
 
 
 def exact_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+    """Where no operation rounds, every form equals the definition over ℚ bit for bit."""
     probe = draw_probe(case, numbers)
     for name, form in linear_forms(case, impl).items():
         o, state = form(probe.q, probe.k, probe.v, **probe.options)
         yield f"{name}: o", o, probe.expected
         yield from states(f"{name}:", state, probe.expected_state)
-
-
-ANY_FIELD = "a field; denominators ≠ 0"
-KATHAROPOULOS = "Katharopoulos et al. 2020; with starting state and masks, our derivation"
 
 
 def splits(case: Case) -> bool:
@@ -273,105 +268,32 @@ def moves(case: Case) -> bool:
     return case.rope is None or case.rope[1] == "after" or case.phi == "identity"
 
 
-identity = functools.partial(Theorem, cases=CASES, more=more_cases, group="attention")
+identity = functools.partial(Theorem.of, cases=CASES, more=more_cases, group="attention")
 softmax_identity = functools.partial(identity, needs=("real", "softmax attention"), group="softmax")
 rotation = functools.partial(identity, needs=("ring", "a rotation"), phi=False, group="RoPE")
+ANY_FIELD, REAL = "a field; denominators ≠ 0", "a real, ordered system"
+KATHAROPOULOS = "Katharopoulos et al. 2020; with starting state and masks, our derivation"
+MOVES, IN_TWO = "RoPE after φ, or φ = identity", "causal, or split after the prefix"
+WITHIN = "sums and denominators the format holds exactly; φ = identity"
+LONGER: dict[str, Any] = {"cases": (*CASES, LONG[0]), "more": lambda seed: (LONG[1], *more_cases(seed))}
 ORDER = 1
 THEOREMS = (
+    equals_sum("quadratic", "Masked scores give"),
+    equals_sum("recurrent", "A running state gives"),
+    equals_sum("chunked", "Chunks of any length give"),
+    identity(split_invariance, f"{ANY_FIELD}; {IN_TWO}", DERIVED, splits),
+    softmax_identity(softmax_shifted_eq_sum, REAL, "folklore"),
+    softmax_identity(kv_cache, f"{REAL}; {IN_TWO}", "folklore", splits),
+    rotation(rope_relative, "a ring; c² + s² = 1", "Su et al. 2021 (RoFormer)", turns),
+    rotation(rope_layouts, "a ring", DERIVED, turns),
+    identity(state_monoid, f"a ring; {MOVES}", DERIVED, moves, needs=("ring", "a state")),
     identity(
-        "quadratic_eq_sum",
-        "Masked scores give the output and state of the definition.",
-        ANY_FIELD,
-        KATHAROPOULOS,
-        equals_sum("quadratic"),
-    ),
-    identity(
-        "recurrent_eq_sum",
-        "A running state gives the output and state of the definition.",
-        ANY_FIELD,
-        KATHAROPOULOS,
-        equals_sum("recurrent"),
-    ),
-    identity(
-        "chunked_eq_sum",
-        "Chunks of any length give the output and state of the definition.",
-        ANY_FIELD,
-        KATHAROPOULOS,
-        equals_sum("chunked"),
-    ),
-    identity(
-        "split_invariance",
-        "Prefill and decode, split anywhere, give what one pass over the whole text gives.",
-        ANY_FIELD + "; causal, or split after the prefix",
-        "our derivation",
-        split_invariance,
-        splits,
-    ),
-    softmax_identity(
-        "softmax_shifted_eq_sum",
-        "Subtracting the largest visible score changes nothing.",
-        "a real, ordered system",
-        "folklore",
-        softmax_shifted,
-    ),
-    softmax_identity(
-        "kv_cache",
-        "Softmax attention continued from its KV cache gives what one pass gives.",
-        "a real, ordered system; causal, or split after the prefix",
-        "folklore",
-        kv_cache,
-        splits,
-    ),
-    rotation(
-        "rope_relative",
-        "R_b R_a = R_{a+b}, R_{-a} undoes R_a, and (R_a x)·(R_b y) depends on b − a only.",
-        "a ring; c² + s² = 1",
-        "Su et al. 2021 (RoFormer)",
-        rope_relative,
-        turns,
-    ),
-    rotation(
-        "rope_layouts",
-        "One permutation carries the half layout into the interleaved one.",
-        "a ring",
-        "our derivation",
-        rope_layouts,
-        turns,
-    ),
-    identity(
-        "state_monoid",
-        "Joining is associative, no text is neutral, remove undoes, and the join is the state of the joined text.",
-        "a ring; RoPE after φ, or φ = identity",
-        "our derivation",
-        state_monoid,
-        moves,
-        needs=("ring", "a state"),
-    ),
-    identity(
-        "shift",
-        "A shifted state, read from its new position, gives the output of the whole text.",
-        ANY_FIELD + "; causal; RoPE after φ, or φ = identity",
+        shift,
+        f"{ANY_FIELD}; causal; {MOVES}",
         "Chen et al. 2024, as read in notes on it",
-        shifted_state,
         lambda case: moves(case) and case.mask == "causal",
         ours="RoPE before the kernel",
     ),
-    identity(
-        "exact_probes",
-        "Where no operation rounds, every form equals the definition over ℚ bit for bit.",
-        "sums and denominators the format holds exactly; φ = identity",
-        "our derivation",
-        exact_probes,
-        ways=("probe",),
-        cases=(*CASES, LONG[0]),
-        more=lambda seed: (LONG[1], *more_cases(seed)),
-    ),
-    identity(
-        "causality",
-        "Token t depends on exactly the tokens that its mask lets it see.",
-        "none: by structure, in every form",
-        "our derivation",
-        causality,
-        ways=("structure",),
-    ),
+    identity(exact_probes, WITHIN, DERIVED, ways=("probe",), **LONGER),
+    identity(causality, "none: by structure, in every form", DERIVED, ways=("structure",)),
 )

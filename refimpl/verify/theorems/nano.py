@@ -7,6 +7,7 @@ part of the bound.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,9 +19,8 @@ from ...model.transformer import ACTIVATIONS, Model, draw_model
 from ..cases import ModelCase
 from ..implementation import Implementation
 from ..theorem import Numbers, Sides, Theorem
-from .iclca import draw_state
+from .iclca import CHEN, TURN, draw_state
 
-TURN = ("half", "after", 2)
 # In a quick run, systems that round see every second of these.
 CASES = (
     ModelCase(2, 1, heads=2, m=2, phi="elu+1", rope=TURN, hidden=2, activation="gelu", start=0),
@@ -41,7 +41,8 @@ def more_cases(seed: int) -> tuple[ModelCase, ...]:
     )
 
 
-def library_equals_nano(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+def nano(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """The library equals nano.py: attention, transformer, and the biases that a prompt becomes."""
     model = draw_model(numbers.draw, case.config(None))
     if case.start is not None:
         model = replace(model, biases=tuple(draw_state(case, numbers) for _ in range(case.layers)))
@@ -54,12 +55,10 @@ def library_equals_nano(case: ModelCase, numbers: Numbers, impl: Implementation)
     for i, (bias, (b_KV, b_D)) in enumerate(zip(converted.biases, shorter, strict=True)):
         yield f"b_KV of layer {i}", bias.S, b_KV
         yield f"b_D of layer {i}", bias.z, b_D
-    text = x[M:, :]
-    yield "converted", impl.transformer(converted, text)[0], impl.nano_transformer(text, *theory, shorter)
+    yield "converted", impl.transformer(converted, x[M:, :])[0], impl.nano_transformer(x[M:, :], *theory, shorter)
 
     q, k, v = (numbers.draw(case.heads, case.n, width) for width in (case.d, case.d, case.m))
-    state = State(*biases[0], 0)
-    o, _ = impl.linear_attention(q, k, v, replace(model.kernel, phi=phi), state=state)
+    o, _ = impl.linear_attention(q, k, v, replace(model.kernel, phi=phi), state=State(*biases[0], 0))
     yield "attention", o, impl.nano_attention(q, k, v, phi, rope, *biases[0])
 
 
@@ -71,18 +70,11 @@ def arguments(model: Model, r: int) -> tuple[list[Any], tuple[Any, Any], list[tu
     return [model.layer_weights(i) for i in range(c.layers)], (model.weights["rope.c"], model.weights["rope.s"]), biases
 
 
+def speaks_of(case: Any) -> bool:
+    return isinstance(case, ModelCase) and min(case.M, case.n) > 0
+
+
+ASSUMES = "no norms; positions from 0; RoPE after φ, in half layout; denominators ≠ 0"
+theorem = functools.partial(Theorem.of, needs=("field", "a model"), cases=CASES, more=more_cases, group="attention")
 ORDER = 0
-THEOREMS = (
-    Theorem(
-        "nano",
-        "The library equals nano.py: attention, transformer, and the biases that a prompt becomes.",
-        "no norms; positions from 0; RoPE after φ, in half layout; denominators ≠ 0",
-        "Chen et al. 2024, Theorem 4.5, as read in notes on it",
-        library_equals_nano,
-        lambda case: isinstance(case, ModelCase) and min(case.M, case.n) > 0,
-        needs=("field", "a model"),
-        cases=CASES,
-        more=more_cases,
-        group="attention",
-    ),
-)
+THEOREMS = (theorem(nano, ASSUMES, CHEN, speaks_of),)

@@ -16,7 +16,7 @@ from ...model.transformer import Model
 from ...systems import seed_of
 from ..cases import RecurrentCase
 from ..implementation import Implementation
-from ..theorem import Numbers, Sides, Theorem
+from ..theorem import DERIVED, Numbers, Sides, Theorem
 from .identities import part, tokens
 
 
@@ -24,15 +24,15 @@ def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Array], dict[st
     """Of a recurrence: its arguments, and its options without and with tokens."""
     n, d, m = case.M + case.n, case.d, case.m
     arrays = [numbers.draw(*case.heads, n, width) for width in (d, d, d, m)]
-    options = {}
-    if case.start:
-        options["S"] = numbers.draw(*case.heads, d, m)
-    if case.bonus:
-        options["u"] = numbers.draw(d)
+    options = {"S": numbers.draw(*case.heads, d, m)} if case.start else {}
+    options |= {"u": numbers.draw(d)} if case.bonus else {}
     return arrays, options, {name: numbers.draw(*case.heads, n, d) for name in ("a", "b") if case.turned}
 
 
 def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read after or before the write, is an explicit
+    sum.
+    """
     arrays, options, turned = problem(case, numbers)
     (o, S), (want, end) = (form(*arrays, **options, **turned) for form in (impl.recurrence, impl.recurrence_sum))
     yield "o", o, want
@@ -40,7 +40,11 @@ def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementatio
 
 
 def recurrence_split(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """Wherever a text is cut in two."""
+    """A prompt is an initial state: the text, read from the state after it, gives the sum over
+    prompt and text.
+
+    The whole is cut in two everywhere.
+    """
     arrays, options, turned = problem(case, numbers)
     N = case.M + case.n
     want, end = impl.recurrence_sum(*arrays, **options, **turned)
@@ -57,6 +61,9 @@ def recurrence_split(case: RecurrentCase, numbers: Numbers, impl: Implementation
 
 
 def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """RWKV-4's running quotient, in units of a running maximum, is one of sums; a prompt is an
+    initial state.
+    """
     w, u = numbers.draw(case.d), numbers.draw(case.d)
     k, v = (numbers.draw(*case.heads, case.M + case.n, case.d) for _ in range(2))
     state = tuple(numbers.draw(*case.heads, case.d) for _ in range(3)) if case.start else None
@@ -75,16 +82,12 @@ def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> 
 
 
 def rwkv_state(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """A whole RWKV model, on the text alone from the states after a prompt, reads as it does on
+    prompt and text.
+    """
     heads = case.heads[0] if case.heads else 1
-    config = Rwkv(
-        case.version,
-        case.layers,
-        case.d * heads,
-        heads,
-        case.m,
-        case.vocabulary,
-        (case.m,) * (4 * (case.version == "7")),
-    )
+    ranks = (case.m,) * (4 * (case.version == "7"))
+    config = Rwkv(case.version, case.layers, case.d * heads, heads, case.m, case.vocabulary, ranks)
     weights = {name: numbers.draw(*shape) for name, shape in config.shapes.items()}
     N = case.M + case.n
     text: Any = numbers.integers(0, case.vocabulary - 1, N) if case.vocabulary else numbers.draw(N, config.width)
@@ -149,54 +152,15 @@ def model(case: RecurrentCase) -> bool:
     return bool(case.version)
 
 
+theorem = functools.partial(Theorem.of, phi=False, group="recurrences")
+ring = functools.partial(theorem, needs=("ring", "a recurrence"), cases=MATRICES, more=more_matrices)
+wkv4 = functools.partial(theorem, needs=("real", "RWKV-4's quotient"), cases=QUOTIENTS, more=more_quotients)
+rwkv = functools.partial(theorem, needs=("real", "RWKV"), cases=MODELS, more=more_models)
 OURS = "the statement; the sum, which is the definition"
-theorem = functools.partial(Theorem, phi=False, group="recurrences")
 ORDER = 7
 THEOREMS = (
-    theorem(
-        "recurrence_eq_sum",
-        "S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read after or before the write, is an explicit sum.",
-        "none",
-        "RWKV-5, -6, -7: Peng et al. 2024, 2025",
-        recurrence_eq_sum,
-        matrix,
-        ours=OURS,
-        needs=("ring", "a recurrence"),
-        cases=MATRICES,
-        more=more_matrices,
-    ),
-    theorem(
-        "recurrence_split",
-        "A prompt is an initial state: the text, read from the state after it, gives the sum over prompt and text.",
-        "none",
-        "our derivation",
-        recurrence_split,
-        matrix,
-        needs=("ring", "a recurrence"),
-        cases=MATRICES,
-        more=more_matrices,
-    ),
-    theorem(
-        "wkv4_eq_sum",
-        "RWKV-4's running quotient, in units of a running maximum, is one of sums; a prompt is an initial state.",
-        "none",
-        "RWKV-4: Peng et al. 2023",
-        wkv4_eq_sum,
-        matrix,
-        ours=OURS,
-        needs=("real", "RWKV-4's quotient"),
-        cases=QUOTIENTS,
-        more=more_quotients,
-    ),
-    theorem(
-        "rwkv_state",
-        "A whole RWKV model, on the text alone from the states after a prompt, reads as it does on prompt and text.",
-        "none",
-        "our derivation",
-        rwkv_state,
-        model,
-        needs=("real", "RWKV"),
-        cases=MODELS,
-        more=more_models,
-    ),
+    ring(recurrence_eq_sum, "none", "RWKV-5, -6, -7: Peng et al. 2024, 2025", matrix, ours=OURS),
+    ring(recurrence_split, "none", DERIVED, matrix),
+    wkv4(wkv4_eq_sum, "none", "RWKV-4: Peng et al. 2023", matrix, ours=OURS),
+    rwkv(rwkv_state, "none", DERIVED, model),
 )

@@ -7,6 +7,7 @@ witness must fail.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from ...systems import QQ, Degrees
 from ...systems.floats import array_namespace
 from ..cases import Case
 from ..implementation import REFIMPL, Implementation
-from ..theorem import Different, Numbers, Sides, Theorem
+from ..theorem import DERIVED, Different, Numbers, Sides, Theorem
 from .identities import tokens as then
 
 
@@ -35,11 +36,8 @@ def adder(system: Any, layers: int, *, rope: bool = False, positions: Sequence[i
     A prompt becomes the biases Σ x and Σ y², and whatever the biases are, the output shows them.
     RoPE turns by 90° at each position: s counts cos((t−s)π/2) times.
     """
-    d = 2 if rope else 1
-    rotary = Rotary(width=2, base=None) if rope else None
-    config = Config(
-        layers, width=4, d=d, phi="identity", normalise=False, norm="none", rope=rotary, table=len(positions)
-    )
+    d, rotary = (2, Rotary(width=2, base=None)) if rope else (1, None)
+    config = Config(layers, 4, d=d, phi="identity", normalise=False, norm="none", rope=rotary, table=len(positions))
 
     def one(height: int, width: int, row: int, column: int = 0) -> Any:
         return system.convert([[int((i, j) == (row, column)) for j in range(width)] for i in range(height)])
@@ -70,7 +68,11 @@ def biases(model: Model) -> Any:
 
 
 def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "full") -> Sides:
-    """If prompt tokens see the input, it is in their y, and so in Σ y², the bias of layer 2."""
+    """If prompt tokens see the input, there may be no constant biases for a prompt, from two layers
+    on.
+
+    The input is in their y, and so in Σ y², the bias of layer 2.
+    """
     one, two = (adder(numbers.system, layers) for layers in (1, 2))
     prompt, x, other = (text(numbers.system, *xs) for xs in ((1, 1), (1,), (2,)))
     whole = then(prompt, x)
@@ -80,27 +82,24 @@ def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask:
         k, v = keys_values(cast(Config, two.config), two.layer_weights(1), one(then(prompt, x), mask=mask)[:2, :])
         return numbers.system.sum(k * v, axis=-2)
 
-    yield (
-        "y, one layer, full mask",
-        sums(impl.convert(one, prompt, mask=mask), x, mask=mask),
-        sums(one, whole, mask=mask),
-    )
+    def both(model: Model) -> tuple[Any, Any]:
+        converted = impl.convert(model, prompt, mask=mask)
+        return sums(converted, x, mask=mask), sums(model, whole, mask=mask)
+
+    yield "y, one layer, full mask", *both(one)
     yield "y, z, two layers, causal", sums(impl.convert(two, prompt), x), sums(two, whole)
     yield "y, z, two layers, prefix mask", sums(impl.convert(two, prompt, mask="full"), x), sums(two, whole, mask=2)
-    yield Different(
-        "y, z, two layers, full mask",
-        sums(impl.convert(two, prompt, mask=mask), x, mask=mask),
-        sums(two, whole, mask=mask),
-    )
+    yield Different("y, z, two layers, full mask", *both(two))
     yield Different("the bias that layer 2 needs for inputs 1 and 2", needed(x), needed(other))
 
 
 def needs_relative_positions(
     case: Case, numbers: Numbers, impl: Implementation, *, positions: Sequence[int] = (0, 1, 2)
 ) -> Sides:
-    """Positions p are added to tokens: y = Σ (x + p).
+    """If absolute positions begin at 0 again after a prompt, there may be no constant bias for it.
 
-    Read from 0 again, every token is another, and two tokens differ by more than one.
+    Positions p are added to tokens: y = Σ (x + p). Read from 0 again, every token is another, and
+    two tokens differ by more than one.
     """
     model = adder(numbers.system, 1, positions=positions)
     prompt, x = text(numbers.system, 5), text(numbers.system, 0, 0)
@@ -125,7 +124,10 @@ def squared(features: Any) -> Any:
 
 
 def needs_separation(case: Case, numbers: Numbers, impl: Implementation, *, D: Callable[[Any], Any] = squared) -> Sides:
-    """o = Σ φ(k) v / D, with v = φ(k). b_D is to be D([A;B]) − D([B]), for every input B after A."""
+    """If the denominator is not a sum over tokens, there may be no constant b_D for a prompt.
+
+    o = Σ φ(k) v / D, with v = φ(k). b_D is to be D([A;B]) − D([B]), for every input B after A.
+    """
     xp = numbers.system
     A, B, C = (xp.convert([x]) for x in (1, 1, 2))
 
@@ -137,19 +139,17 @@ def needs_separation(case: Case, numbers: Numbers, impl: Implementation, *, D: C
 
     yield "D = Σ φ(k): b_D for inputs 1 and 2", needed(additive, B), needed(additive, C)
     yield Different("D = (Σ φ(k))²: b_D for inputs 1 and 2", needed(D, B), needed(D, C))
-    yield Different(
-        "o for input 2, with the b_D of 1 and with its own", output(C, needed(D, B)), output(C, needed(D, C))
-    )
+    outputs = (output(C, needed(D, X)) for X in (B, C))
+    yield Different("o for input 2, with the b_D of 1 and with its own", *outputs)
 
 
 def no_change_of_weights(
     case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 2),)
 ) -> Sides:
-    """At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2.
+    """No weights in place of W_K and W_V do what a prompt does, nor if W_Q changes too.
 
-    But after a prompt X' there is W_KᵀX'ᵀX'W_V; here W_Q = W_K = W_V = 1.
-
-    That X = 0 asks nothing of the state is no way out: as a function of the input, o has degree 3
+    At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2. But after a prompt X' there is W_KᵀX'ᵀX'W_V; here
+    W_Q = W_K = W_V = 1. That X = 0 asks nothing of the state is no way out: as a function of the input, o has degree 3
     whatever the weights, o(2x) = 8 o(x), and a prompt adds a part of degree 1.
     """
     xp = numbers.system
@@ -166,11 +166,8 @@ def no_change_of_weights(
     def prompted(x: Any) -> Any:
         return impl.linear_attention(x, x, x, UNNORMALISED, state=State(past, None))[0]
 
-    yield (
-        "at X = 0, entries of W_1ᵀXᵀXW_2 that are not 0 as polynomials in W_1, W_2",
-        not_zero(at_zero, (2, 2), (2, 2)),
-        0,
-    )
+    entries = "entries of W_1ᵀXᵀXW_2 that are not 0 as polynomials in W_1, W_2"
+    yield f"at X = 0, {entries}", not_zero(at_zero, (2, 2), (2, 2)), 0
     yield Different("at X = 0, W_1ᵀXᵀXW_2 and W_KᵀX'ᵀX'W_V", at_zero(W_1, W_2), past)
     yield "o(2x) and 8 o(x), weights drawn", reweighted(2 * x), 8 * reweighted(x)
     yield Different("o(2x) and 8 o(x), after a prompt", prompted(2 * x), 8 * prompted(x))
@@ -190,8 +187,10 @@ def not_zero(f: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
 def no_projection_biases(
     case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 0), (0, 1))
 ) -> Sides:
-    """With k = W_Kᵀx + b_K, v = W_Vᵀx + b_V, n tokens x = 0 leave A(n) = n b_K b_Vᵀ in the state.
+    """No b_K and b_V leave in the state what a prompt does: n b_K b_Vᵀ has rank one and grows with
+    n.
 
+    With k = W_Kᵀx + b_K, v = W_Vᵀx + b_V, n tokens x = 0 leave A(n) = n b_K b_Vᵀ in the state.
     B(n), which is needed, is what the prompt left, whatever n.
     A(n) = B(n) would make B(2) = 2 B(1), and det B(1) = 0.
     """
@@ -217,8 +216,10 @@ def no_projection_biases(
 
 
 def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: bool = True, layers: int = 2) -> Sides:
-    """b_1 of P1 and b_2 of P2, each from the model without biases, beside the biases of P1 P2.
+    """Biases made apart join to R_{-M2} b_1 + b_2 in one layer; in two they do not determine those
+    of both prompts.
 
+    b_1 of P1 and b_2 of P2, each from the model without biases, stand beside the biases of P1 P2.
     Alone, the y of P2 are (1, 1) and those of P3 are (−1, 1), with the same Σ y²; after P1 they are
     (3, 3) and (1, 3).
     """
@@ -241,8 +242,10 @@ def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: 
 
 
 def lifo_only(case: Case, numbers: Numbers, impl: Implementation, *, layers: int = 2) -> Sides:
-    """P1 cannot be taken out from under P2, which was read with P1 in sight.
+    """In two layers, the biases of two prompts, and the first prompt, do not determine those of the
+    second alone.
 
+    P1 cannot be taken out from under P2, which was read with P1 in sight.
     After P1, the y of P2 are (2, 3) and those of P3 are (−2, 3), with the same Σ y²; alone they are
     (1, 2) and (−3, 2).
     """
@@ -250,10 +253,8 @@ def lifo_only(case: Case, numbers: Numbers, impl: Implementation, *, layers: int
     P1, P2, P3 = (text(system, *xs) for xs in ((1, 0), (1, 1), (-3, 5)))
     model = adder(system, layers)
     first = impl.convert(model, P1)
-    both = impl.convert(first, P2)
-    b_1, b_2, b_3, b_12, b_13 = map(
-        biases, (first, impl.convert(model, P2), impl.convert(model, P3), both, impl.convert(first, P3))
-    )
+    both, b_1 = impl.convert(first, P2), biases(first)
+    b_2, b_3, b_12, b_13 = (biases(impl.convert(past, P)) for past in (model, first) for P in (P2, P3))
     without = biases(impl.unconvert(both, P1))
     yield "P1 P2 less P2, and P1", biases(impl.unconvert(both, P2)), b_1
     yield "P1 P2 less P1, and P2, in layer 1", without[0], b_2[0]
@@ -266,74 +267,24 @@ def lifo_only(case: Case, numbers: Numbers, impl: Implementation, *, layers: int
 CASES = (Case(1, 1, 1),)  # a witness brings its own numbers
 
 
-def witness(sides: Callable[..., Sides], statement: str, assumes: str, source: str, ours: str) -> Theorem:
-    """A theorem shown by a witness, which has its name."""
-    options: dict[str, Any] = {
-        "ways": ("witness",),
-        "needs": ("field", "a witness"),
-        "phi": False,
-        "cases": CASES,
-        "beyond": 7,
-        "group": "witnesses",
-    }
-    return Theorem(
-        sides.__name__, statement, f"{assumes}; characteristic 0 or > 7", source, sides, ours=ours, **options
-    )
-
-
-ADDER, SINGLE = "layers that add, without denominators", "one layer, φ = identity, no denominators, no positions"
-ASSUMPTION, OURS = "Chen et al. 2024, an assumption of Theorem 4.5, as read in notes on it", "our derivation"
+witness = functools.partial(
+    Theorem.of, ways=("witness",), needs=("field", "a witness"), phi=False, cases=CASES, beyond=7, group="witnesses"
+)
+LARGE = "characteristic 0 or > 7"
+ADDER = f"layers that add, without denominators; {LARGE}"
+PLACED = f"layers that add, without denominators; positions added to tokens; {LARGE}"
+SINGLE = f"one layer, φ = identity, no denominators, no positions; {LARGE}"
+CHEN = "Chen et al. 2024, {}as read in notes on it"
+ASSUMPTION = CHEN.format("an assumption of Theorem 4.5, ")
 ORDER = 4
 THEOREMS = (
-    witness(
-        needs_causality,
-        "If prompt tokens see the input, there may be no constant biases for a prompt, from two layers on.",
-        ADDER,
-        ASSUMPTION,
-        "the witness; that a prefix mask will do",
-    ),
-    witness(
-        needs_relative_positions,
-        "If absolute positions begin at 0 again after a prompt, there may be no constant bias for it.",
-        ADDER + "; positions added to tokens",
-        ASSUMPTION,
-        "the witness",
-    ),
-    witness(
-        needs_separation,
-        "If the denominator is not a sum over tokens, there may be no constant b_D for a prompt.",
-        "the denominator (Σ φ(k))²",
-        ASSUMPTION,
-        "the witness",
-    ),
-    witness(
-        no_change_of_weights,
-        "No weights in place of W_K and W_V do what a prompt does, nor if W_Q changes too.",
-        SINGLE,
-        "Chen et al. 2024, as read in notes on it",
-        "the witness; W_Q",
-    ),
-    witness(
-        no_projection_biases,
-        "No b_K and b_V leave in the state what a prompt does: n b_K b_Vᵀ has rank one and grows with n.",
-        SINGLE,
-        OURS,
-        "all of it",
-    ),
-    witness(
-        joining_biases,
-        "Biases made apart join to R_{-M2} b_1 + b_2 in one layer; in two they do not determine those of both prompts.",
-        ADDER,
-        OURS,
-        "all of it",
-    ),
-    witness(
-        lifo_only,
-        "In two layers, the biases of two prompts, and the first prompt, do not determine those of the second alone.",
-        ADDER,
-        OURS,
-        "all of it",
-    ),
+    witness(needs_causality, ADDER, ASSUMPTION, ours="the witness; that a prefix mask will do"),
+    witness(needs_relative_positions, PLACED, ASSUMPTION, ours="the witness"),
+    witness(needs_separation, f"the denominator (Σ φ(k))²; {LARGE}", ASSUMPTION, ours="the witness"),
+    witness(no_change_of_weights, SINGLE, CHEN.format(""), ours="the witness; W_Q"),
+    witness(no_projection_biases, SINGLE, DERIVED, ours="all of it"),
+    witness(joining_biases, ADDER, DERIVED, ours="all of it"),
+    witness(lifo_only, ADDER, DERIVED, ours="all of it"),
 )
 
 
