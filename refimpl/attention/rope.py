@@ -1,4 +1,4 @@
-"""RoPE: rotary position embedding, with rotations as (cos, sin), so that it is exact in ℚ and GF(p).
+"""RoPE: rotary position embedding, by rotations (cos, sin), so that it is exact in ℚ and GF(p).
 
 R_p turns pair i of the features by p·θ_i. Whatever the numbers, R_{a+b} = R_a R_b and R_pᵀ = R_{-p}
 as long as c² + s² = 1.
@@ -89,14 +89,10 @@ def rotate(x: Array, cos: Array, sin: Array, /, *, layout: str = "half") -> Arra
 
 def turn_pairs(x: Array, cos: Array, sin: Array, layout: str) -> Array:
     """The formula of `rotate`."""
-    xp, h = array_namespace(x), cos.shape[-1]
-    if layout == "half":
-        a, b = x[..., :h], x[..., h : 2 * h]
-    else:
-        a, b = x[..., 0 : 2 * h : 2], x[..., 1 : 2 * h : 2]
+    xp, h, half = array_namespace(x), cos.shape[-1], layout == "half"
+    a, b = (x[..., :h], x[..., h : 2 * h]) if half else (x[..., 0 : 2 * h : 2], x[..., 1 : 2 * h : 2])
     turned = xp.concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
-    if layout == "interleaved":
-        turned = interleave_pairs(turned, h)
+    turned = turned if half else interleave_pairs(turned, h)
     rest = x[..., 2 * h :]
     return xp.concat([turned, xp.broadcast_to(rest, (*turned.shape[:-1], rest.shape[-1]))], axis=-1)
 
