@@ -90,10 +90,9 @@ class State(Past):
     def weighed(self, old: State | None, strength: Any) -> State:
         """b + λ (b' − b) = (1 − λ) b + λ b', at the new position."""
         S, z = strength * self.S, None if self.z is None else strength * self.z
-        if old is None:
-            return State(S, z, self.position)
-        S = (1 - strength) * old.S + S
-        z = None if z is None or old.z is None else (1 - strength) * old.z + z
+        if old is not None:
+            S = (1 - strength) * old.S + S
+            z = None if z is None or old.z is None else (1 - strength) * old.z + z
         return State(S, z, self.position)
 
     def check_heads(self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array) -> None:
@@ -405,6 +404,9 @@ def linear_attention_chunked(
     if chunk is not None:
         check_integer("linear_attention_chunked", "chunk", chunk, least=1)
     return evaluate(partial(chunks, chunk=chunk), "linear_attention_chunked", q, k, v, kernel, mask, state, padding)
+
+
+LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
 
 
 def chunk_length(q: Array, S: Array) -> int:

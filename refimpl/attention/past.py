@@ -19,7 +19,6 @@ class Past(Protocol):
     weighed        the past in which the text after `old` counts λ times: old + λ (self − old)
     arrays         its arrays by the names that they have in a file
     owns           could an array of this name in a file be part of such a past?
-    from_arrays    the past with these arrays and metadata of a file; width : of a key
     """
 
     position: int
@@ -31,9 +30,8 @@ class Past(Protocol):
     @classmethod
     def owns(cls, name: str) -> bool: ...
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int
-    ) -> Self: ...
+    def from_arrays(cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int) -> Self:
+        """The past with these arrays and metadata of a file; width : of a key"""
 
     def metadata(self) -> list[dict[str, Any]]:
         """What a file must say of it besides its arrays."""

@@ -253,11 +253,9 @@ def orthonormal_rows(G: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def check_feature_count(who: str, kind: str, r: int | None) -> int | None:
-    if kind == "taylor":
-        if r is not None:
-            raise ValueError(f"{who}: `r` must be None for taylor, whose features are 1 + d + d², got {brief(r)}")
-        return None
-    if check_integer(who, "r", r, least=1) % 2 and kind in PAIRS:
+    if kind == "taylor" and r is not None:
+        raise ValueError(f"{who}: `r` must be None for taylor, whose features are 1 + d + d², got {brief(r)}")
+    if kind != "taylor" and check_integer(who, "r", r, least=1) % 2 and kind in PAIRS:
         raise ValueError(f"{who}: `r` must be even for {kind}, which makes two features of each direction, got {r}")
     return r
 

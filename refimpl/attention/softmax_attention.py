@@ -85,10 +85,9 @@ class KVCache(Past):
             check_memory(who, memory, d, m, groups, weights=like)
 
     def arrays(self) -> dict[str, Array]:
-        found = {"cache.k": self.k, "cache.v": self.v}
-        for j, memory in enumerate(self.memories):
-            found |= {numbered(name, j): x for name, x in memory.arrays().items()}
-        return found
+        memories = enumerate(self.memories)
+        stored = {numbered(name, j): x for j, memory in memories for name, x in memory.arrays().items()}
+        return {"cache.k": self.k, "cache.v": self.v} | stored
 
     def metadata(self) -> list[dict[str, Any]]:
         return [memory.metadata() for memory in self.memories]

@@ -49,7 +49,8 @@ def absorb(state: State, k: Array, v: Array, /, kernel: Kernel = IDENTITY, *, pa
     for name, x in (("k", k), ("v", v)):
         check_finite("absorb", name, x, keep)
     _, fk, _, gk = replace(kernel, phi=kernel.maps[1]).features(k, k, state.position)
-    fk, gk, v = (zero_padded(keep, x) for x in (fk, gk, v))
+    if keep is not None:
+        fk, gk, v = (zero_padded(keep, x) for x in (fk, gk, v))
     check_state("absorb", "state", state, fk.shape[-1], v.shape[-1], k=fk, v=v)
     z = None if state.z is None else state.z + xp.sum(gk, axis=-2)
     return State(state.S + xp.matrix_transpose(fk) @ v, z, state.position + k.shape[-2])

@@ -11,13 +11,7 @@ from typing import Any, Self
 
 from ..arrays import Array
 from ..attention.feature_maps import FeatureMap, Kernel, pair_of_maps
-from ..attention.linear_attention import (
-    State,
-    linear_attention,
-    linear_attention_chunked,
-    linear_attention_quadratic,
-    linear_attention_recurrent,
-)
+from ..attention.linear_attention import LINEAR, State, linear_attention_chunked
 from ..attention.rope import LAYOUTS, PLACEMENTS, Rope, angle_table, power_table
 from ..attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
 from ..checks import check_integer, check_type, require_finite
@@ -26,7 +20,6 @@ from ..systems.floats import array_namespace, surely_finite
 from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Family, Model, Pass, mlp, norm
 
 ORDERS = ("pre", "post", "parallel")
-LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
 SOFTMAX = (softmax_attention, softmax_attention_shifted)
 
 

@@ -33,6 +33,7 @@ from ..errors import NotDefined
 from ..systems import require, system_of
 from ..systems.floats import device, quiet
 
+MATRIX = ("key", "value")  # the axes of S, in errors
 Maybe = Array | None
 Quotient = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent, and the exponent
 
@@ -101,7 +102,7 @@ def recurrence(
             read = S if u is None else before + u[..., 0, :, None] * written
             o.append(r[..., t : t + 1, :] @ read)
         output = xp.concat(o, axis=-2)
-    return require_finite_matrix("recurrence", output, S)
+    return require_finite("recurrence", "the output", output), require_finite("recurrence", "S", S, MATRIX)
 
 
 def recurrence_sum(
@@ -135,7 +136,8 @@ def recurrence_sum(
                 own = (r_s * u) @ xp.matrix_transpose(k_s) * v_s
                 Y, o = xp.concat([r_s, Y], axis=-2), xp.concat([own, o], axis=-2)
         o = o + Y @ S
-    return require_finite_matrix("recurrence_sum", o[..., :n, :], o[..., n:, :])
+    S = require_finite("recurrence_sum", "S", o[..., n:, :], MATRIX)
+    return require_finite("recurrence_sum", "the output", o[..., :n, :]), S
 
 
 MatrixArguments = tuple[Namespace, Array, Array, Array, Array, Array, Maybe, Maybe, Maybe]
@@ -160,16 +162,12 @@ def check_matrix(who: str, *arguments: Maybe) -> MatrixArguments:
     if "u" in given:
         check_shape(who, "u", given["u"], d, like="to match `r`")
         given["u"] = given["u"][..., None, :]
-    axes = {"S": ("key", "value"), "u": ("bonus", "column")}
+    axes = {"S": MATRIX, "u": ("bonus", "column")}
     for name, x in given.items():
         check_finite(who, name, x, axes=axes.get(name, ("token", "column")))
     heads = leading_axes(who, **given)
     full = {name: xp.broadcast_to(x, (*heads, *x.shape[-2:])) for name, x in given.items()}
     return xp, full["r"], full["w"], full["k"], full["v"], full["S"], full.get("u"), full.get("a"), full.get("b")
-
-
-def require_finite_matrix(who: str, o: Array, S: Array) -> tuple[Array, Array]:
-    return require_finite(who, "the output", o), require_finite(who, "S", S, ("key", "value"))
 
 
 def wkv4(w: Array, u: Array, k: Array, v: Array, /, *, state: Quotient | None = None) -> tuple[Array, Quotient]:
@@ -276,5 +274,4 @@ class RecurrentForm:
 
 
 RUNNING = RecurrentForm(recurrence, wkv4)
-EXPLICIT_SUM = RecurrentForm(recurrence_sum, wkv4_sum)
-FORMS = {"recurrent": RUNNING, "sum": EXPLICIT_SUM}
+FORMS = {"recurrent": RUNNING, "sum": RecurrentForm(recurrence_sum, wkv4_sum)}

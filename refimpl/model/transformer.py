@@ -33,7 +33,7 @@ from ..systems.floats import array_namespace, constant, device, require_of, sure
 # √(2/π), as published code has it: the nearest float64.
 GELU = Fraction(7186705221432913, 2**53)
 EPSILON = Fraction(1, 100000)
-Weight = Array | int  # a number where a model has no such weight
+Bias = Array | int  # 0 where there is none
 
 
 class AttentionCall(NamedTuple):
@@ -271,7 +271,9 @@ def unembed(model: Model, x: Array) -> Array:
 NORMS = {"none": "ring", "layer": "real", "rms": "real", "layer_rational": "field", "rms_rational": "field"}
 
 
-def norm(x: Array, gain: Weight = 1, offset: Weight = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON) -> Array:
+def norm(
+    x: Array, gain: Array | int = 1, offset: Bias = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON
+) -> Array:
     """Normalise each token, (..., n, width).
 
         layer   y = x − mean(x)     rms   y = x       then    y / √(mean(y²) + ε) · gain + offset
@@ -314,14 +316,7 @@ ACTIVATIONS |= {"relu": (relu, "ordered"), "quadratic": (quadratic, "field")}
 
 
 def mlp(
-    x: Array,
-    up: Array,
-    down: Array,
-    gate: Array | None = None,
-    b_up: Weight = 0,
-    b_down: Weight = 0,
-    *,
-    activation: str,
+    x: Array, up: Array, down: Array, gate: Array | None = None, b_up: Bias = 0, b_down: Bias = 0, *, activation: str
 ) -> Array:
     """σ(x W_up + b_up) W_down + b_down; gated, σ(x W_gate) · (x W_up + b_up) stands before W_down.
 
