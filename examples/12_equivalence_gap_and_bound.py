@@ -10,7 +10,7 @@ import numpy as np
 
 from refimpl import MP, Float, softmax_attention
 from refimpl.descent.ren_liu import QueryContext, attention, gap_bound, one_at_a_time, softmax_context
-from refimpl.files.safetensors import replacing, target_file
+from refimpl.files.disk import replacing, target_file
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--full", action="store_true")

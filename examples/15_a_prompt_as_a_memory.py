@@ -14,10 +14,9 @@ from scipy.stats import t as student
 
 from refimpl import Compression, Config, Float, Rotary, convert, generate, random_model, read_model
 from refimpl.attention.random_features import KINDS as RANDOM
-from refimpl.files.checkpoint import memory
-from refimpl.files.safetensors import replacing, target_file
+from refimpl.files.disk import replacing, target_file
 from refimpl.prompt.compression import KINDS
-from refimpl.prompt.fidelity import distance
+from refimpl.prompt.fidelity import distance, sizes_in_bytes
 
 (parser := argparse.ArgumentParser()).add_argument("--full", action="store_true")
 parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
@@ -79,7 +78,7 @@ def measure(model, text_of, restart):
                 for r in [None] if kind in ("taylor", "cache") else some:
                     for draw in range(1 if kind in ("taylor", "cache", "cholesky", "tilted") else seeds):
                         made = convert(subject, prompt, restart=restart, by=Compression(name, r, draw, rank))
-                        sizes[kind, r or 0] = memory(made)
+                        sizes[kind, r or 0] = sizes_in_bytes(made)
                         found.setdefault((kind, r or 0), {}).setdefault(scale, []).append(distance(made(text), want))
     return found, sizes
 

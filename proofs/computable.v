@@ -490,8 +490,8 @@ End PowerTable.
 End Rope.
 
 (* ------------------------------------------------------------------------- *)
-(* The layers of conversion.v's library_layer, as refimpl/model/config.py and *)
-(* refimpl/model/transformer.py have them with norm "none" and activation     *)
+(* The layers of conversion.v's library_layer, as Config.layer of             *)
+(* refimpl/model/attention_layers.py has them with norm "none" and activation *)
 (* "quadratic": per heads for each group, weights over any kind of arrays M.  *)
 Record weights (M : nat -> nat -> Type) (d groups per dk m hidden : nat) :=
   Weights {

@@ -1001,7 +1001,7 @@ Qed.
 End Causality.
 
 (* ------------------------------------------------------------------------- *)
-(* The layers that model/transformer.py builds are layers of this file: q,    *)
+(* The layers of model/attention_layers.py are layers of this file: q,        *)
 (* k, v are linear in the normalised token (with or without b_Q, b_K, b_V),   *)
 (* phi acts on q and k, and [o_1 ... o_H] W_O goes with the token into the    *)
 (* rest: residual, norms, MLP, in the order pre, post or parallel.            *)

@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 import refimpl as ri
-from refimpl import QQ, Config, Rope, Rotary, State
+from refimpl import QQ, Config, Kernel, Rope, Rotary, State
 
 FORMS = (
     ri.linear_attention,
@@ -38,7 +38,7 @@ Import GRing.Theory.
 Local Open Scope ring_scope.
 
 Notation "a // b" := (frac a b) (at level 40).
-Notation A := (@SystemArray Qc_fieldType).
+Notation A := (@Array Qc_fieldType).
 
 Definition lists_of {r m} (a : c_state Qc_fieldType r m) :=
   (lists a.1, lists a.2).
@@ -161,10 +161,10 @@ class Attention:
 
     @property
     def P(self) -> int:
-        return {"causal": 0, "full": self.n}.get(self.mask, self.mask)
+        return self.mask if isinstance(self.mask, int) else {"causal": 0, "full": self.n}[self.mask]
 
-    def inputs(self, draw: Draw) -> tuple[dict[str, str], tuple[Any, ...], dict[str, Any], tuple[str, str]]:
-        """Coq's let's, Python's arguments and options, what turns."""
+    def inputs(self, draw: Draw) -> tuple[dict[str, str], tuple[Any, ...], State, tuple[str, str]]:
+        """The definitions for Coq, the arguments for Python, the state, and both rotations."""
         q, k, v = draw(self.n, self.d), draw(self.n, self.d), draw(self.n, self.m)
         phi = ri.feature_map(self.phi)
         r = phi(k).shape[-1]
@@ -179,16 +179,16 @@ class Attention:
         given = array(q), array(k)
         lets = {x: f"c_each {feature_map(self.phi, self.d)} {y}" for x, y in zip("qk", given, strict=True)}
         lets |= {"v": array(v), "past": past(begin)}
-        return lets, (q, k, v), {"phi": self.phi, "rope": rope, "state": begin}, (f, g)
+        return lets, (q, k, v, Kernel(self.phi, rope, self.normalise)), begin, (f, g)
 
 
 def attention(name: str, a: Attention) -> str:
     """Every form, and the state after it; which `absorb` gives too."""
 
     def make(draw: Draw) -> str:
-        lets, (q, k, v), options, (f, g) = a.inputs(draw)
-        done = [form(q, k, v, kernel=ri.Kernel(normalise=a.normalise), mask=a.mask, **options) for form in FORMS]
-        after = ri.state.absorb(options["state"], k, v, kernel=ri.Kernel(a.phi, rope=options["rope"]))
+        lets, (q, k, v, kernel), begin, (f, g) = a.inputs(draw)
+        done = [form(q, k, v, kernel, mask=a.mask, state=begin) for form in FORMS]
+        after = ri.state.absorb(begin, k, v, kernel)
         claims = [f"c_accepts {g} past q k {a.P} {boolean(a.normalise)}"]
         lets["o"] = f"lists (c_attend {f} {g} past q k v {a.P} {boolean(a.normalise)})"
         lets["after"] = f"past_of (c_absorb_text {f} {g} past k v)"
@@ -201,11 +201,11 @@ def attention(name: str, a: Attention) -> str:
 
 def refused(name: str, a: Attention, query: Callable[[Any, Any, State], Any]) -> str:
     """A query with a zero denominator: program and twin refuse it; with q neither does."""
-    lets, (q, k, v), options, (_, g) = a.inputs(Draw(name))
-    bad = query(q, k, options["state"])
+    lets, (q, *rest), begin, (_, g) = a.inputs(Draw(name))
+    bad = query(q, rest[0], begin)
     for form in FORMS:
-        form(q, k, v, kernel=ri.Kernel(normalise=a.normalise), mask=a.mask, **options)
-        refuses(lambda form=form: form(bad, k, v, kernel=ri.Kernel(normalise=a.normalise), mask=a.mask, **options))
+        form(q, *rest, mask=a.mask, state=begin)
+        refuses(form, bad, *rest, mask=a.mask, state=begin)
     lets["bad"] = array(bad)
     accepts = [f"c_accepts {g} past {x} k {a.P} {boolean(a.normalise)}" for x in ("q", "bad")]
     return example(name, lets, [accepts[0], f"~~ {accepts[1]}"])
@@ -218,9 +218,9 @@ def orthogonal(q: Any, k: Any, begin: State) -> Any:
     return QQ.concat([QQ.stack([-z[1], z[0]])[None, :], q[1:, :]], axis=0)
 
 
-def refuses(run: Callable[[], Any]) -> None:
+def refuses(run: Callable[..., Any], *arguments: Any, **options: Any) -> None:
     try:
-        run()
+        run(*arguments, **options)
     except ri.ZeroDenominator:
         return
     raise AssertionError("a zero denominator is not refused")
@@ -254,15 +254,13 @@ ATTENTION = {
 
 def algebra(name: str, a: Attention) -> str:
     draw = Draw(name)
-    _, _, options, (f, g) = a.inputs(draw)
-    rope, one = options["rope"], options["state"]
+    _, (*_, kernel), one, (f, g) = a.inputs(draw)
     two, strength, by, origin = draw.state(r=one.S.shape[0], m=a.m, position=4), Fraction(-3, 7), 5, 1
-    turn = {"rope": rope, "phi": a.phi}
     pairs = {
-        f"c_shift_past {f} {g} a {integer(by)}": ri.state.shift(one, by, **turn),
-        f"c_shift_past {f} {g} a {integer(-by)}": ri.state.shift(one, -by, **turn),
-        f"c_join {f} {g} a b {integer(origin)}": ri.state.join(one, two, origin=origin, **turn),
-        f"c_remove {f} {g} b a {integer(origin)}": ri.state.remove(two, one, origin=origin, **turn),
+        f"c_shift_past {f} {g} a {integer(by)}": ri.state.shift(one, by, kernel),
+        f"c_shift_past {f} {g} a {integer(-by)}": ri.state.shift(one, -by, kernel),
+        f"c_join {f} {g} a b {integer(origin)}": ri.state.join(one, two, kernel, origin=origin),
+        f"c_remove {f} {g} b a {integer(origin)}": ri.state.remove(two, one, kernel, origin=origin),
         f"c_scale_past a ({number(strength)})": ri.state.scale(one, strength),
     }
     return example(
@@ -308,7 +306,7 @@ def conversion(name: str, a: Conversion) -> str:
         r = ri.feature_map(config.phi)(draw(1, config.d)).shape[-1]
         if a.carries:
             start = {"r": r, "m": config.m, "position": a.position}
-            model = model.carrying([draw.state(config.kv_heads, **start) for _ in range(config.layers)])
+            model = model.with_biases([draw.state(config.kv_heads, **start) for _ in range(config.layers)])
         prompt, text = draw(a.M, config.width), draw(a.n, config.width)
         whole = QQ.concat([prompt, text], axis=-2)
         prompted = [ri.transformer(model, whole, form=form, mask=P) for form in FORMS]
@@ -320,7 +318,7 @@ def conversion(name: str, a: Conversion) -> str:
         flags = f"{boolean(config.normalise)} {boolean(config.order == 'parallel')}"
         options = f"{feature_map(config.phi, config.d)} {f} {g} {flags} ws"
         lets = {
-            "ws": seq(weights(config, model.of_layer(i)) for i in range(config.layers)),
+            "ws": seq(weights(config, model.layer_weights(i)) for i in range(config.layers)),
             "bs": biases(model.biases or ()),
             "p": integer(model.position),
             "whole": array(whole),
@@ -357,8 +355,8 @@ def refused_model(name: str) -> str:
     model = ri.Model(config, model.weights | {"layers.1.W_Q": QQ.zeros((2, 2))})
     text = draw(2, 2)
     for form in FORMS:
-        refuses(lambda form=form: ri.transformer(model, text, form=form))
-    ws = seq(weights(config, model.of_layer(i)) for i in range(2))
+        refuses(ri.transformer, model, text, form=form)
+    ws = seq(weights(config, model.layer_weights(i)) for i in range(2))
     run = f"c_defined_run id c_no_rotation c_no_rotation true false ws [::] {integer(0)} 0 {array(text)}"
     return example(name, {"ws": ws}, [f"~~ {run}"])
 
@@ -480,7 +478,7 @@ def definition_attention(name: str) -> str:
 
     def make(draw: Draw) -> str:
         q, k, v, (c, s), begin = draw(4, 3), draw(4, 3), draw(4, 2), draw.circle(1), draw.state(r=3, m=2, position=-1)
-        o, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel(rope=Rope(ri.power_table(c, s))), state=begin, mask=2)
+        o, _ = ri.linear_attention(q, k, v, Kernel(rope=Rope(ri.power_table(c, s))), state=begin, mask=2)
         lets = {x: array(y) for x, y in {"c": c[None, :], "s": s[None, :], "q": q, "k": k, "v": v}.items()} | {
             "past": past(begin)
         }
@@ -502,10 +500,10 @@ def definition_conversion(name: str) -> str:
 
     def make(draw: Draw) -> str:
         model = ri.draw_model(draw, config)
-        model = model.carrying([draw.state(1, r=2, m=1, position=2) for _ in range(2)])
+        model = model.with_biases([draw.state(1, r=2, m=1, position=2) for _ in range(2)])
         prompt, text = draw(2, 2), draw(1, 2)
         lets = {x: array(model.weights[f"rope.{x}"][None, :]) for x in "cs"}
-        lets |= {"ws": seq(weights(config, model.of_layer(i)) for i in range(2)), "bs": biases(model.biases)}
+        lets |= {"ws": seq(weights(config, model.layer_weights(i)) for i in range(2)), "bs": biases(model.biases)}
         statement = f"""run 2 0 (convert 2 0 (to_biases id R (no_rotation _ _) true false ws bs)
     (to_mx {array(prompt)}))
     (to_mx {array(text)}) =

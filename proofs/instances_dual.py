@@ -37,7 +37,7 @@ Import GRing.Theory.
 Local Open Scope ring_scope.
 
 Notation "a // b" := (frac a b) (at level 40).
-Notation A := (@SystemArray Qc_fieldType).
+Notation A := (@Array Qc_fieldType).
 
 Lemma H_two : 2%:R != 0 :> Qc_fieldType. Proof. by vm_compute. Qed.
 """

@@ -1,9 +1,10 @@
-"""Every check of an argument, and the words of its error: function, argument, what must hold, what came."""
+"""The checks of arguments. An error says: function, argument, what must hold, what came."""
 
 from __future__ import annotations
 
 import operator
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 from array_api_compat import is_array_api_obj
@@ -13,6 +14,9 @@ from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import ArraySystem, SystemArray, system_of
 from .systems.floats import array_namespace, device, integer_array, quiet, surely_finite
 
+Shape = tuple[int, ...]
+Axes = tuple[str, ...]  # names of the last axes of an array, for its errors
+TOKENS: Axes = ("token", "column")
 _checked_kinds: set[tuple[type, Any]] = set()  # (type, dtype) of arrays that were found to be floats
 
 
@@ -39,11 +43,8 @@ def check_kind(who: str, name: str, y: Any, first: str, x: Any) -> None:
             raise TypeError(f"{who}: `{name}` must be an array {kinds}, got {type(y).__name__}")
         check_dtype(who, name, y)
     kind = "number system" if isinstance(x, SystemArray) or isinstance(y, SystemArray) else "library"
-    for what, a, b in (
-        (kind, library_of(y), library_of(x)),
-        ("device", device(y), device(x)),
-        ("dtype", y.dtype, x.dtype),
-    ):
+    same = (kind, library_of(y), library_of(x)), ("device", device(y), device(x)), ("dtype", y.dtype, x.dtype)
+    for what, a, b in same:
         if a != b:
             raise TypeError(f"{who}: `{name}` has {what} {a}, `{first}` has {b}; convert one of them explicitly")
     if hasattr(y, "device"):
@@ -52,21 +53,19 @@ def check_kind(who: str, name: str, y: Any, first: str, x: Any) -> None:
 
 def library_of(x: Any) -> str:
     """The name of the number system or the library of an array."""
-    return (
-        x.system.name if isinstance(x, SystemArray) else array_namespace(x).__name__.removeprefix("array_api_compat.")
-    )
+    if isinstance(x, SystemArray):
+        return x.system.name
+    return array_namespace(x).__name__.removeprefix("array_api_compat.")
 
 
 def check_dtype(who: str, name: str, x: Any) -> None:
     kind = str(x.dtype)
     if kind == "object":
-        raise TypeError(
-            f"{who}: `{name}` is an object array; make it exact with QQ.convert or another system's convert"
-        )
+        advice = "make it exact with QQ.convert or another system's convert"
+        raise TypeError(f"{who}: `{name}` is an object array; {advice}")
     if library_of(x) == "numpy" and x.dtype.kind == "V":
-        raise TypeError(
-            f"{who}: `{name}` is {kind}, whose products NumPy forms in float32; use Rounded({kind!r}) or torch"
-        )
+        advice = f"use Rounded({kind!r}) or torch"
+        raise TypeError(f"{who}: `{name}` is {kind}, whose products NumPy forms in float32; {advice}")
     if not array_namespace(x).isdtype(x.dtype, ("real floating", "complex floating")):
         raise TypeError(f"{who}: `{name}` must be real or complex floating, got {kind}; convert it explicitly")
 
@@ -80,7 +79,7 @@ def check_finite_arrays(who: str, **arrays: Array) -> Namespace:
 
 
 def is_true(condition: Any) -> bool:
-    """Is this boolean true, and its value at hand? Arrays without values (torch meta, traced JAX) give False."""
+    """Is this boolean true? Arrays without values (torch meta, traced JAX) give False."""
     try:
         return bool(condition)
     except (TypeError, RuntimeError, NotImplementedError):
@@ -97,23 +96,21 @@ def check_type(who: str, name: str, x: object, kind: type) -> None:
         raise TypeError(f"{who}: `{name}` must be a {kind.__name__}, got {type(x).__name__}")
 
 
-def check_integer(
-    who: str, name: str, x: Any, *, least: int | None = None, most: int | None = None, other: str = ""
-) -> int:
+def check_integer(who: str, name: str, x: Any, *, least: float = -inf, most: float = inf, other: str = "") -> int:
     """An integer of any kind but bool, within limits."""
     try:
         i = operator.index(x)
-        right = not isinstance(x, bool) and (least is None or least <= i) and (most is None or i <= most)
+        right = not isinstance(x, bool) and least <= i <= most
     except TypeError:
         right = False
     if not right:
-        limits = "" if least is None else f" ≥ {least}" if most is None else f" between {least} and {most}"
+        limits = "" if least == -inf else f" ≥ {least}" if most == inf else f" between {least} and {most}"
         raise ValueError(f"{who}: `{name}` must be {other}an integer{limits}, got {brief(x)}")
     return i
 
 
 def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
-    """Token ids (..., n) on the host, from integers of any kind; None if x is an array of other numbers."""
+    """Token ids (..., n) on the host, from integers of any kind; None for other numbers."""
     if isinstance(x, SystemArray) or (is_array_api_obj(x) and not array_namespace(x).isdtype(x.dtype, "integral")):
         return None
     ids = integer_array(x)
@@ -128,7 +125,7 @@ def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
 
 
 def check_scalar(who: str, name: str, x: Any, **like: Array) -> Any:
-    """A factor: an array of the same kind with one number, or a Python number that such an array takes."""
+    """A factor: an array of the same kind with one number, or a number that such an array takes."""
     if isinstance(x, SystemArray) or is_array_api_obj(x):
         common_namespace(who, **like, **{name: x})
         if x.ndim:
@@ -145,7 +142,7 @@ def check_scalar(who: str, name: str, x: Any, **like: Array) -> Any:
 
 
 def check_mask(who: str, name: str, x: Any, like: str, y: Array) -> None:
-    """A mask must be a boolean array where y is; beside an array over a number system, one of NumPy."""
+    """A mask must be a boolean array where y is: of NumPy, if y is over a number system."""
     if not is_array_api_obj(x) or not array_namespace(x).isdtype(x.dtype, "bool"):
         raise TypeError(f"{who}: `{name}` must be a boolean array, got {getattr(x, 'dtype', type(x).__name__)}")
     wanted = "numpy" if isinstance(y, SystemArray) else library_of(y)
@@ -155,19 +152,16 @@ def check_mask(who: str, name: str, x: Any, like: str, y: Array) -> None:
 
 
 def check_shape(who: str, name: str, x: Array, *tail: int | str, like: str = "", all_axes: bool = False) -> None:
-    """The last axes of x must have these lengths (a word: any length); with `all_axes` it has no others."""
+    """The last axes of x must have these lengths (a word: any); with `all_axes` it has no others."""
     got = tuple(x.shape)
-    wanted = got[len(got) - len(tail) :]
-    if (
-        len(wanted) < len(tail)
-        or (all_axes and len(got) > len(tail))
-        or any(isinstance(n, int) and n != g for n, g in zip(tail, wanted, strict=True))
-    ):
+    before = len(got) - len(tail)  # so many axes stand before these
+    fits = before == 0 if all_axes else before >= 0
+    if not fits or any(isinstance(n, int) and n != g for n, g in zip(tail, got[before:], strict=True)):
         axes = ", ".join([*["..."] * (not all_axes), *map(str, tail)]) + "," * (all_axes and len(tail) == 1)
         raise ValueError(f"{who}: `{name}` must have shape ({axes}){like and ' '}{like}, got {got}")
 
 
-def leading_axes(who: str, **arrays: Array) -> tuple[int, ...]:
+def leading_axes(who: str, **arrays: Array) -> Shape:
     """The common shape of all axes but the last two, which must broadcast."""
     first, *others = arrays
     common = tuple(arrays[first].shape[:-2])
@@ -177,9 +171,7 @@ def leading_axes(who: str, **arrays: Array) -> tuple[int, ...]:
     return common
 
 
-def broadcast_axes(
-    who: str, common: tuple[int, ...], others: list[str], axes: tuple[int, ...], name: str
-) -> tuple[int, ...]:
+def broadcast_axes(who: str, common: Shape, others: list[str], axes: Shape, name: str) -> Shape:
     width = max(len(common), len(axes))
     a, b = ((1,) * (width - len(t)) + t for t in (common, axes))
     if any(m != n and 1 not in (m, n) for m, n in zip(a, b, strict=True)):
@@ -189,12 +181,11 @@ def broadcast_axes(
 
 
 def prefix_length(who: str, mask: str | int, n: int) -> int:
-    """How many leading tokens every token sees: none of its future ("causal"), all ("full"), or the first P."""
-    if mask == "causal":
-        return 0
+    """How many leading tokens every token sees: 0 ("causal"), all ("full"), or the first P."""
     if isinstance(mask, str):
-        choose(who, "mask", mask, ("causal", "full"))
-        return n
+        if mask != "causal":
+            choose(who, "mask", mask, ("causal", "full"))
+        return n if mask == "full" else 0
     return check_integer(who, "mask", mask, least=0, most=n, other="'causal', 'full' or a prefix length, ")
 
 
@@ -213,36 +204,28 @@ def check_padding(who: str, padding: Any, **arrays: Array) -> Any:
     return padding[..., None]
 
 
-def zero_padded(keep: Any, x: Array) -> Array:
-    """Replace padded tokens (even NaN) by zero."""
-    xp = array_namespace(x)
-    return xp.where(keep, x, xp.zeros_like(x))
-
-
-def check_finite(
-    who: str, name: str, x: Array, keep: Any = None, axes: tuple[str, ...] = ("token", "column"), start: int = 0
-) -> None:
+def check_finite(who: str, name: str, x: Array, keep: Any = None, axes: Axes = TOKENS, start: int = 0) -> None:
     """Refuse nan and inf (in tokens that count), and say where the first one stands."""
     if not surely_finite(x) and (where := find_not_finite(x, axes, start, keep)):
         raise ValueError(f"{who}: `{name}` must be finite, got nan or inf at {where}")
 
 
-def require_finite(who: str, name: str, x: Array, axes: tuple[str, ...] = ("token", "column"), start: int = 0) -> Array:
+def require_finite(who: str, name: str, x: Array, axes: Axes = TOKENS, start: int = 0) -> Array:
     """A result, if it is finite; else say where it overflows."""
     if not surely_finite(x) and (where := find_not_finite(x, axes, start)):
         raise NotFinite(f"{who}: {name} overflows {system_of(x).name}: nan or inf at {where}")
     return x
 
 
-def find_not_finite(x: Array, axes: tuple[str, ...], start: int, keep: Any = None) -> str:
+def find_not_finite(x: Array, axes: Axes, start: int, keep: Any = None) -> str:
     """Where the first nan or inf stands, in words; '' if there is none."""
     xp = array_namespace(x)
     bad = ~xp.isfinite(x) if keep is None else ~xp.isfinite(x) & keep
     return locate(bad, axes, start) if is_true(xp.any(bad)) else ""
 
 
-def locate(bad: Any, axes: tuple[str, ...], start: int = 0) -> str:
-    """The first True, in words: `axes` names the last axes (tokens count from `start`), before them are heads."""
+def locate(bad: Any, axes: Axes, start: int = 0) -> str:
+    """The first True, in words: its place on the named axes (tokens count from `start`), its head."""
     index = first_index(bad)
     head, (i, *rest) = index[: len(index) - len(axes)], index[len(index) - len(axes) :]
     places = [f"{axis} {i}" for axis, i in zip(axes, (start + i, *rest), strict=True)]
@@ -260,7 +243,7 @@ def first_index(bad: Any) -> tuple[int, ...]:
 
 
 def divide(who: str, numerator: Array, denominator: Array, formula: str = "φ(q)·z", start: int = 0) -> Array:
-    """numerator (..., n, m) / denominator (..., n, 1); tokens count from `start` in the errors."""
+    """numerator (..., n, m) / denominator (..., n, 1 or m); tokens count from `start` in errors."""
     if not isinstance(denominator, SystemArray) and surely_finite(denominator):
         with quiet():
             o = numerator / denominator  # by zero: inf or nan
@@ -270,11 +253,11 @@ def divide(who: str, numerator: Array, denominator: Array, formula: str = "φ(q)
 
 
 def divide_or_say_why_not(who: str, numerator: Array, denominator: Array, formula: str, start: int) -> Array:
-    """The same for numbers that must be looked at: says which token and head divides by zero or overflows."""
+    """The same for numbers that must be looked at; says which token divides by zero or overflows."""
     xp = array_namespace(numerator)
     zero = xp.singular(denominator) if isinstance(xp, ArraySystem) else denominator == 0
     if is_true(xp.any(zero)):
-        where = locate(zero[..., 0], ("token",), start)
+        where = locate(zero[..., 0], TOKENS[:1], start) if zero.shape[-1] == 1 else locate(zero, TOKENS, start)
         raise ZeroDenominator(f"{who}: the denominator {formula} is zero at {where} (no ε is added)")
     o = require_finite(who, "the output", numerator / denominator, start=start)
     require_finite(who, f"the denominator {formula}", denominator, start=start)  # inf would make the output 0, silently

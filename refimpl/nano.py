@@ -77,15 +77,15 @@ def convert(prompt, layers, heads, phi, rope, sigma, biases):
 
 def example():
     """Two layers in exact fractions: the prompt is deleted, and the output stays what it was."""
-    from fractions import Fraction
+    from fractions import Fraction as F
 
     import numpy as np
 
-    rng, F = np.random.default_rng(0), Fraction
+    rng, rope = np.random.default_rng(0), (np.array([F(3, 5)]), np.array([F(4, 5)]))
     draw = lambda *shape: rng.integers(-8, 9, shape).astype(object) * F(1, 8)
     sizes = dict(W_Q=(2, 4), W_K=(2, 4), W_V=(2, 2), W_O=(2, 2), W_up=(2, 3), W_down=(3, 2))
     layers = [{name: draw(*sizes[name]) for name in sizes} for _ in range(2)]
-    model = layers, 2, lambda x: x * x + 1, (np.array([F(3, 5)]), np.array([F(4, 5)])), lambda x: x * x
+    model = layers, 2, lambda x: x * x + 1, rope, lambda x: x * x  # heads, φ, R, σ
     none, prompt, text = [(0 * draw(2, 2, 1), 0 * draw(2, 2))] * 2, draw(3, 2), draw(1, 2)
     biases, both = convert(prompt, *model, none), np.concat([prompt, text])
     want, bare = (transformer(x, *model, none)[-1:] for x in (both, text))

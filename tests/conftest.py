@@ -8,7 +8,8 @@ from tests.helpers import raises
 
 raises.record()
 
-# Exact arithmetic is slow per example and its speed varies: no deadline. Derandomised: CI runs what a user runs.
+# Exact arithmetic is slow per example and its speed varies: no deadline. Derandomised: CI runs what
+# a user runs.
 # HYPOTHESIS_PROFILE chooses: "ci" for the run with all peers, "thorough" for a night.
 settings.register_profile(
     "default", deadline=None, max_examples=6, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -1,9 +1,12 @@
-"""The theory on one page: it is one page, it stands alone, and the library computes what it computes."""
+"""The theory on one page: it is one page, it stands alone, and the library computes what it
+computes.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -29,10 +32,12 @@ def test_it_imports_nothing_of_the_package() -> None:
 def test_its_example() -> None:
     run = subprocess.run([sys.executable, "-m", "refimpl.nano"], capture_output=True, text=True, check=True)
     lines = run.stdout.splitlines()
-    outputs = {name: numbers for name, *numbers in map(str.split, lines[:3])}
-    assert outputs.keys() == {"prompted", "converted", "dropped"}
-    assert outputs["prompted"] == outputs["converted"] != outputs["dropped"]
-    assert lines[-1].startswith("prompted == converted") and lines[-1].endswith(": True")
+    outputs = {line[:16].strip(): line[16:].split() for line in lines[:3]}
+    assert outputs.keys() == {"prompt ++ text", "biases, text", "text"}
+    assert outputs["prompt ++ text"] == outputs["biases, text"] != outputs["text"]
+    assert lines[-1].split(":") == ["equal, as fractions", "   True"]
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    assert "".join(f"    {line}\n" for line in lines) in readme
 
 
 def squares(x: Any) -> Any:
@@ -52,7 +57,9 @@ def configs(draw: st.DrawFn) -> Config:
 
 @given(config=configs(), M=st.integers(1, 2), n=st.integers(1, 2), seed=st.integers(0, 999))
 def test_the_library_equals_it(config: Config, M: int, n: int, seed: int) -> None:
-    """Two prompts, one after the other: the biases of every layer, and the output that is read with them, in ℚ."""
+    """Two prompts, one after the other: the biases of every layer, and the output that is read with
+    them, in ℚ.
+    """
     model = ri.random_model(QQ, config, seed)
     first, second, text = (QQ.random((length, config.width), seed + i) for i, length in enumerate((M, 1, n)))
     layers = [

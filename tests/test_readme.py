@@ -35,13 +35,28 @@ def test_commands_make_their_own_environment_then_verify_and_test():
     )
 
 
-def test_every_room_exists_and_every_handle_is_public():
-    rooms = re.findall(r"`([a-z_]+(?:\.py|/))`", README.split("## The rooms")[1].split("\n## ")[0])
-    assert len(rooms) >= 10
-    for room in rooms:
-        assert (ROOT / "refimpl" / room).exists() or (ROOT / room).exists(), room
-    handles = re.findall(r"^\| `(\w+)", README.split("## The numbers")[1], flags=re.M)
-    assert len(handles) == 10 and all(hasattr(refimpl, h) for h in handles)
+def section(title):
+    return README.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_page_of_theory_prints_what_the_readme_shows():
+    run = subprocess.run([sys.executable, "-m", "refimpl.nano"], cwd=ROOT, capture_output=True, text=True, check=True)
+    shown = "".join(f"    {line}\n" for line in ["$ python -m refimpl.nano", *run.stdout.splitlines()])
+    assert shown in README and "nano" in THEOREMS and "`refimpl verify nano`" in README
+
+
+def test_every_place_on_the_map_exists():
+    places = re.findall(r"`([\w/]+(?:\.py|\.toml|/))`", section("The map of the house"))
+    assert len(places) >= 30
+    for place in places:
+        assert any((folder / place).exists() for folder in (ROOT, ROOT / "refimpl", ROOT / "refimpl/prompt")), place
+    packages = {path.name for path in (ROOT / "refimpl").iterdir() if not path.name.startswith("__")}
+    assert packages <= {place.rstrip("/") for place in places}
+
+
+def test_every_system_is_public():
+    systems = re.findall(r"^\| `(\w+)", section("The numbers"), flags=re.M)
+    assert len(systems) == 10 and all(hasattr(refimpl, name) for name in systems)
 
 
 def test_gpu_is_not_claimed():

@@ -8,6 +8,7 @@ need no order also in GF(p). To add a map, write a function and put its name on 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,6 +30,12 @@ class Kernel:
     phi : φ by name, or a function of each token by itself, or a pair (φ_q, φ_k) of them
     rope : a Rope, placed after φ or before the kernel
     normalise : divide by φ(q_t)·z_t
+
+    The numerator has the features fq, the denominator gq, and the same for k:
+
+        RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
+        before the kernel     fq = gq = φ(R_t q_t)
+        no RoPE               fq = gq = φ(q_t)
     """
 
     phi: str | FeatureMap | tuple[str | FeatureMap, str | FeatureMap] = "identity"
@@ -47,19 +54,16 @@ class Kernel:
         return pair_of_maps("Kernel", self.phi)
 
     def features(self, q: Array, k: Array, position: int) -> tuple[Array, Array, Array, Array]:
-        """(fq, fk, gq, gk): features of numerator and denominator, of tokens from `position` on.
-
-        RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
-        before the kernel     fq = gq = φ(R_t q_t)
-        no RoPE               fq = gq = φ(q_t)          and the same for k
-        """
+        """(fq, fk, gq, gk): features of numerator and denominator, of tokens from `position` on."""
         phi_q, phi_k = self.maps
         placement = self.rope.placement if self.rope else ""
         if placement == "before":
             q, k = self.rotate_tokens(q, k, position)
         gq, gk = phi_q(q), phi_k(k)
-        if not phi_q is phi_k is identity:
-            check_features(q, k, gq, gk)
+        if not phi_q is phi_k is identity:  # a map must keep tokens, and give q and k equally many features
+            check_kinds("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
+            check_shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
+            check_shape("features", "phi_q(q)", gq, q.shape[-2], gk.shape[-1], like="to match phi_k(k)")
         fq, fk = self.rotate_tokens(gq, gk, position) if placement == "after" else (gq, gk)
         return fq, fk, gq, gk
 
@@ -68,13 +72,6 @@ class Kernel:
         rope = cast(Rope, self.rope)
         cos, sin = rope.rotations(range(position, position + q.shape[-2]), q.shape[-2])
         return rope.turn(q, cos, sin), rope.turn(k, cos, sin)
-
-
-def check_features(q: Array, k: Array, gq: Array, gk: Array) -> None:
-    """A feature map must keep tokens and leading axes, and give q and k equally many features."""
-    check_kinds("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
-    check_shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
-    check_shape("features", "phi_q(q)", gq, q.shape[-2], gk.shape[-1], like="to match phi_k(k)")
 
 
 def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
@@ -99,13 +96,9 @@ def feature_map(name: str) -> FeatureMap:
     >>> feature_map("polynomial(3)").__name__
     'polynomial(3)'
     """
-    if isinstance(name, str) and name in FEATURE_MAPS:
-        return FEATURE_MAPS[name]
-    family, _, number = (
-        name.removesuffix(")").partition("(") if isinstance(name, str) and name.endswith(")") else ("", "", "")
-    )
-    if family in FAMILIES and number.isdecimal() and int(number) <= 16:  # a name may come from a file
-        return FAMILIES[family](int(number))
+    parts = re.fullmatch(r"(\w+)\((\d+)\)", name) if isinstance(name, str) else None
+    if parts and parts[1] in FAMILIES and int(parts[2]) <= 16:  # a name may come from a file
+        return FAMILIES[parts[1]](int(parts[2]))
     choose("feature_map", "name", name, [*FEATURE_MAPS, *(f"{family}({n})" for family in FAMILIES for n in (1, 2))])
     return FEATURE_MAPS[name]
 
@@ -166,10 +159,7 @@ def taylor2(x: Array, /) -> Array:
 
 
 def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
-    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k. φ_q has all of the scale, so no root is needed.
-
-    Needs    field
-    """
+    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k; φ_q has all of the scale.   Needs field"""
 
     def phi_q(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, scale * x, scale * scale * outer(x, x) / 2], axis=-1)

@@ -1,4 +1,4 @@
-"""Linearized attention: its definition, its state, and three faster forms that are the same function.
+"""Linearized attention: its definition, its state, and three faster forms of the same function.
 
     o_t = φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) v_sᵀ + S] / ( φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) + z] )
 
@@ -14,12 +14,12 @@ field. Each public function calls `evaluate` with its formula, which stands abov
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import zip_longest
 from math import isqrt, prod
-from typing import Any
+from typing import Any, Self
 
 from ..arrays import Array, Mask
 from ..checks import (
@@ -34,11 +34,11 @@ from ..checks import (
     prefix_length,
     require_finite,
     visible_keys,
-    zero_padded,
 )
 from ..errors import NotDefined, NotFinite, ZeroDenominator
 from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums, surely_finite
 from .feature_maps import FeatureMap, Kernel, identity
+from .past import Past
 
 IDENTITY, UNNORMALISED = Kernel(), Kernel(normalise=False)  # φ(x) = x, no RoPE
 ROWS = 256  # so many that BLAS is busy, so few that a thousand keys and a dozen heads stay below 32 MB
@@ -46,7 +46,7 @@ CACHE = 2**18
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class State(Past):
     """All that the past is to linearized attention, and the biases that stand for a prompt.
 
         S = b_KV = Σ φ(k_s) v_sᵀ  (..., r, m)      z = b_D = Σ φ(k_s)  (..., r)
@@ -71,10 +71,6 @@ class State:
     def b_D(self) -> Array | None:
         return self.z
 
-    @property
-    def nbytes(self) -> int:
-        return sum(prod(x.shape) * itemsize(x) for x in self.arrays().values())
-
     def map_arrays(self, f: Callable[[Array, int], Array]) -> State:
         return replace(self, S=f(self.S, 2), z=None if self.z is None else f(self.z, 1))
 
@@ -94,10 +90,9 @@ class State:
     def weighed(self, old: State | None, strength: Any) -> State:
         """b + λ (b' − b) = (1 − λ) b + λ b', at the new position."""
         S, z = strength * self.S, None if self.z is None else strength * self.z
-        if old is None:
-            return State(S, z, self.position)
-        S = (1 - strength) * old.S + S
-        z = None if z is None or old.z is None else (1 - strength) * old.z + z
+        if old is not None:
+            S = (1 - strength) * old.S + S
+            z = None if z is None or old.z is None else (1 - strength) * old.z + z
         return State(S, z, self.position)
 
     def check_heads(self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array) -> None:
@@ -110,19 +105,14 @@ class State:
     def arrays(self) -> dict[str, Array]:
         return {"b_KV": self.S} | ({} if self.z is None else {"b_D": self.z})
 
-    def metadata(self) -> list[dict[str, Any]]:
-        return []
-
     @classmethod
     def owns(cls, name: str) -> bool:
         return name in ("b_KV", "b_D")
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int
-    ) -> State:
+    def from_arrays(cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int) -> Self:
         if "b_KV" not in arrays:
-            raise ValueError("`b_KV` must be there in each layer, since other biases are")
+            raise ValueError("`b_KV` must be in the file for each layer, since other biases are")
         return cls(arrays["b_KV"], arrays.get("b_D"), position)
 
 
@@ -134,7 +124,7 @@ def check_identity(who: str, maps: tuple[FeatureMap, ...]) -> None:
 
 
 def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array) -> tuple[int, ...]:
-    """Refuse a state that does not go with r features, m values and these arrays; their leading axes."""
+    """Refuse a state that does not go with r features, m values, these arrays; the leading axes."""
     arrays = {f"{name}.S": state.S} | ({} if state.z is None else {f"{name}.z": state.z[..., None]})
     check_kinds(who, **like, **arrays)
     check_shape(who, f"{name}.S", state.S, r, m, like="(features, values)")
@@ -147,9 +137,10 @@ def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The tokens that a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b.
+    """The n tokens that a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b.
 
     keep : (..., n, 1) booleans, False for padded tokens; None: there are none
+    block : how many tokens a formula asks for at a time
     """
 
     who: str
@@ -160,25 +151,32 @@ class Text:
     kernel: Kernel
     position: int
     n: int
+    block: int
 
     def __getitem__(self, tokens: slice) -> tuple[Array, Array, Array, Array, Array]:
         a, b, _ = tokens.indices(self.n)
+        return self.first if (a, b) == (0, min(self.block, self.n)) else self.features(a, b)
+
+    @cached_property
+    def first(self) -> tuple[Array, Array, Array, Array, Array]:
+        """The first block, from which r is known."""
+        return self.features(0, min(self.block, self.n))
+
+    def features(self, a: int, b: int) -> tuple[Array, Array, Array, Array, Array]:
         q, k, v = (x[..., a:b, :] for x in (self.q, self.k, self.v))
         keep = None if self.keep is None else self.keep[..., a:b, :]
-        # Inputs that bypass φ are checked only if the result is not finite: a nan in them reaches it.
-        mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity and b > a]
+        # Inputs that bypass φ are checked only if the result is not finite: it shows their nan.
+        mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity]
         for name in mapped:
             check_finite(self.who, name, q if name == "q" else k, keep, start=a)
         fq, fk, gq, gk = self.kernel.features(q, k, self.position + a)
         for name in mapped:
-            g = gq if name == "q" else gk
-            g = g if keep is None else zero_padded(keep, g)
+            g = zero_padded(keep, gq if name == "q" else gk)
             require_finite(self.who, f"phi_{name}({name})", g, start=a)
-        if keep is not None:
-            shared = gk is fk
-            fk, v = zero_padded(keep, fk), zero_padded(keep, v)
-            gk = fk if shared else zero_padded(keep, gk)
-        return fq, fk, gq, gk, v
+        if keep is None:
+            return fq, fk, gq, gk, v
+        k = zero_padded(keep, fk)
+        return fq, k, gq, k if gk is fk else zero_padded(keep, gk), zero_padded(keep, v)
 
     def check_inputs(self) -> None:
         for name, x in (("q", self.q), ("k", self.k), ("v", self.v)):
@@ -189,8 +187,13 @@ Steps = Iterator[tuple[Array, Array, Array, Array]]
 Sums = Callable[[Text, Array, Array, int], Steps]
 
 
+def zero_padded(keep: Any, x: Array) -> Array:
+    """Replace padded tokens (even NaN) by zero; keep None: there are none."""
+    return x if keep is None else array_namespace(x).where(keep, x, array_namespace(x).zeros_like(x))
+
+
 def check_arguments(who: str, q: Array, k: Array, v: Array, mask: Mask, padding: Any) -> tuple[int, Any]:
-    """Check q, k, v, mask and padding of attention; the prefix length, and which tokens count, (..., n, 1)."""
+    """The prefix length, and which tokens count, (..., n, 1), if q, k, v are in order."""
     check_kinds(who, q=q, k=k, v=v)
     check_shape(who, "q", q, "tokens", "width")
     check_shape(who, "k", k, *q.shape[-2:], like="to match `q`")
@@ -200,15 +203,29 @@ def check_arguments(who: str, q: Array, k: Array, v: Array, mask: Mask, padding:
 
 
 def evaluate(
-    formula: Sums, who: str, q: Array, k: Array, v: Array, kernel: Kernel, mask: Mask, state: State | None, padding: Any
+    formula: Sums,
+    who: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    kernel: Kernel,
+    mask: Mask,
+    state: State | None,
+    padding: Any,
+    chunk: int | None = 0,
 ) -> tuple[Array, State]:
-    """Check the arguments, sum as the formula says, divide; and say where a result is not finite."""
+    """Check the arguments, sum as the formula says, divide; and say where a result is not finite.
+
+    chunk : how many tokens the formula asks for at a time; 0: all; None: as many as fit the cache
+    """
     P, keep = check_arguments(who, q, k, v, mask, padding)
     check_type(who, "kernel", kernel, Kernel)
     require_of(q, "field" if kernel.normalise else "ring", f"{'normalised ' * kernel.normalise}linear attention")
     if state is not None:
         check_type(who, "state", state, State)
-    text = Text(who, q, k, v, keep, kernel, 0 if state is None else state.position, q.shape[-2])
+    n = q.shape[-2]
+    block = n if chunk == 0 else chunk or chunk_length(q, k, v, *[] if state is None else [state.S])
+    text = Text(who, q, k, v, keep, kernel, 0 if state is None else state.position, n, block)
     try:
         with quiet():
             return sum_and_divide(formula, text, P, state)
@@ -221,14 +238,15 @@ def evaluate(
 def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tuple[Array, State]:
     """The output, piece by piece, and the state after the last token."""
     who, normalise, xp = text.who, text.kernel.normalise, array_namespace(text.v)
-    fq, fk, _, gk, v = text[:0]
+    fq, fk, _, gk, v = (x[..., :0, :] for x in text.first)
+    leading_axes(who, k=fk, v=v)
     S, z = xp.matrix_transpose(fk) @ v, xp.sum(gk, axis=-2)  # of no tokens: zeros, with r features
     if state is not None:
         axes = check_state(who, "state", state, *S.shape[-2:], k=fk, v=v)
         if state.z is None and normalise:
             raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (it divides by φ(q)·z)")
         S, z = xp.broadcast_to(state.S, (*axes, *S.shape[-2:])), z if state.z is None else state.z
-    heads = leading_axes(who, q=fq, S=S)
+    heads = leading_axes(who, q=fq, k=fk, v=v, **{"state.S": S})
     if 0 in (*heads, *S.shape[-2:]):  # nothing comes out in which a nan would show
         text.check_inputs()
     z = xp.broadcast_to(z, S.shape[:-1])
@@ -247,7 +265,7 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
 def padded_zero_over_one(keep: Any, num: Array, den: Array) -> tuple[Array, Array]:
     """Padded tokens output 0: numerator 0, denominator 1."""
     xp = array_namespace(num)
-    return xp.where(keep, num, xp.zeros_like(num)), xp.where(keep, den, xp.ones_like(den))
+    return zero_padded(keep, num), xp.where(keep, den, xp.ones_like(den))
 
 
 def sum_over_keys(text: Text, S: Array, z: Array, P: int) -> Steps:
@@ -363,8 +381,8 @@ def linear_attention_recurrent(
     return evaluate(running_state, "linear_attention_recurrent", q, k, v, kernel, mask, state, padding)
 
 
-def chunks(text: Text, S: Array, z: Array, P: int, *, chunk: int) -> Steps:
-    xp = array_namespace(S)
+def chunks(text: Text, S: Array, z: Array, P: int) -> Steps:
+    xp, chunk = array_namespace(S), text.block
 
     def write(K: Array, H: Array, V: Array) -> tuple[Array, Array]:
         return S + xp.matrix_transpose(K) @ V, z + sums(H, axis=-2)[..., 0, :]
@@ -376,7 +394,7 @@ def chunks(text: Text, S: Array, z: Array, P: int, *, chunk: int) -> Steps:
         Q, _, G, _, _ = text[a:b]
         yield Q @ S, G @ z[..., None], S, z
     # Of two lengths: the last chunk may be shorter.
-    seen = functools.cache(lambda n: visible_keys(text.q[..., :n, :], n, 0, 0))
+    seen = cache(lambda n: visible_keys(text.q[..., :n, :], n, 0, 0))
     for a, b in spans(P, text.n, chunk):
         Q, K, G, H, V = text[a:b]
         scores = keep_where(Q @ xp.matrix_transpose(K), seen(b - a))
@@ -402,28 +420,27 @@ def linear_attention_chunked(
 
         o = (A v + φ(q) S) / (A 1 + φ(q) z) in each chunk;  then  S ← S + φ(k)ᵀ v,  z ← z + Σ φ(k)
 
-    Under a prefix mask the first P tokens are all written, chunk by chunk, before the first is read.
-    Features too are made chunk by chunk: with NumPy, there is never more than a chunk and the state
-    beside inputs and output.
+    Under a prefix mask the first P tokens are all written before the first is read. Features too are
+    made chunk by chunk: with NumPy, there is never more than a chunk and the state beside q, k, v, o.
     Arguments as in linear_attention, which it equals (theorem chunked_eq_sum).
     chunk : tokens in a chunk, ≥ 1; by default chosen by shape and dtype
     Cost     O(n (r m + chunk (r + m))), memory O(chunk (chunk + r) + r m) for each head
     """
     if chunk is not None:
         check_integer("linear_attention_chunked", "chunk", chunk, least=1)
-
-    def formula(text: Text, S: Array, z: Array, P: int) -> Steps:
-        return chunks(text, S, z, P, chunk=chunk or chunk_length(q, S))
-
-    return evaluate(formula, "linear_attention_chunked", q, k, v, kernel, mask, state, padding)
+    return evaluate(chunks, "linear_attention_chunked", q, k, v, kernel, mask, state, padding, chunk)
 
 
-def chunk_length(q: Array, S: Array) -> int:
-    """The most tokens, in sixteens from 32 to 128, whose scores fit CACHE bytes for all heads together.
+LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
+
+
+def chunk_length(q: Array, *others: Array) -> int:
+    """The most tokens, in sixteens from 32 to 128, whose scores fit CACHE bytes for all heads.
 
     Longer chunks are fewer calls, but more arithmetic, and slow once they leave the cache.
     """
-    heads = prod(max(1, i, j) for i, j in zip_longest(q.shape[-3::-1], S.shape[-3::-1], fillvalue=1))
+    lengths = zip_longest(*(x.shape[-3::-1] for x in (q, *others)), fillvalue=1)
+    heads = prod(max(1, *axis) for axis in lengths)
     return min(max(isqrt(CACHE // (heads * itemsize(q))) // 16 * 16, 32), 128)
 
 

@@ -1,4 +1,4 @@
-"""What a prompt can be to softmax attention: a memory of fixed size, beside tokens that are seen exactly.
+"""A prompt as a memory of fixed size, beside tokens that softmax attention sees exactly.
 
     sim(x, y) = exp(x·y) ≈ φ(x)·φ(y)        x = √c q, y = √c k, where attention has exp(c q·k)
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 from ..arrays import Array
 from ..checks import check_finite, check_shape, common_namespace, divide, leading_axes
@@ -29,57 +29,38 @@ from .rope import Rope
 class LogFeatures(Protocol):
     """A map of the kernel exp(x·y), by logarithms: RandomFeatures or Points.
 
-    positive : is every feature > 0, and every sum that is kept of them?
-    directions, directions_name : the rows (..., rows, d) by which x is multiplied, if there are any
-    nbytes : bytes needed to evaluate it
+    positive               is every feature > 0, and every sum that is kept of them?
+    nbytes                 bytes needed to evaluate it
+    log                    (f, c) with φ(x) = f exp(c)
+    features               how many features come out of vectors of width d
+    directions             the rows (..., rows, d) by which x is multiplied, by their name
+    rotated                the map that sees R_by x as this one sees x
+    map_arrays             the same map with f(x, how many axes are its own) for every array x
+    arrays, metadata       the arrays that a file must hold, and what it must say besides
     """
-
-    directions_name: ClassVar[str]
 
     @property
     def positive(self) -> bool: ...
     @property
-    def directions(self) -> Array | None: ...
-    @property
     def nbytes(self) -> int: ...
-
-    def log(self, x: Array, /) -> tuple[Array, Array]:
-        """(f, c) with φ(x) = f exp(c)."""
-        ...
-
-    def features(self, d: int) -> int:
-        """How many features come out of vectors of width d."""
-        ...
-
-    def rotated(self, rope: Rope, by: int) -> Self:
-        """The map that sees R_by x as this one sees x."""
-        ...
-
+    def log(self, x: Array, /) -> tuple[Array, Array]: ...
+    def features(self, d: int) -> int: ...
+    def directions(self) -> dict[str, Array]: ...
+    def rotated(self, rope: Rope, by: int) -> Self: ...
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Self: ...
-
-    def arrays(self) -> dict[str, Array]:
-        """The arrays that a file must hold."""
-        ...
-
-    def metadata(self) -> dict[str, Any]:
-        """What a file must say besides."""
-        ...
+    def arrays(self) -> dict[str, Array]: ...
+    def metadata(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
-    """The kernel itself, at points of its own: φ(x)_i = exp(x·p_i).   points : (..., r, d)   Needs real
+class Points(LogFeatures):
+    """The kernel at points of its own: φ(x)_i = exp(x·p_i).   points : (..., r, d)   Needs real
 
     Rotation-covariant: φ_p(R x) = φ_{Rᵀp}(x).
     """
 
     points: Array
-    positive = False  # the features are, but what is summed over them (Nyström) need not be
-    directions_name: ClassVar[str] = "points"
-
-    @property
-    def directions(self) -> Array:
-        return self.points
+    positive = False  # the features are, but their sums (Nyström) need not be
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +85,8 @@ class Points:
 
     def arrays(self) -> dict[str, Array]:
         return {"points": self.points}
+
+    directions = arrays
 
     def metadata(self) -> dict[str, Any]:
         return {"map": "points"}
@@ -131,8 +114,8 @@ class Memory:
     def read(self, x: Array) -> tuple[Array, Array, Array]:
         """(num, den, top) with φ(x)ᵀ b_KV = exp(top) num and φ(x)ᵀ b_D = exp(top) den.
 
-        x : (..., n, d), which is √c q    ->  num (..., n, m), den (..., n, 1), top (..., n, 1)
-        top is the largest exponent of each token.
+        x : (..., n, d), which is √c q    ->  num (..., n, m), den (..., n, 1), top (..., n, 1): the
+        largest exponent of each token
         """
         xp = array_namespace(x)
         f, c = self.phi.log(x)
@@ -176,7 +159,7 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes needed to read it: its arrays and φ; directions drawn from a seed count as that seed."""
+        """Bytes needed to read it: its arrays and φ; directions drawn from a seed count as it."""
         return sum(prod(x.shape) * itemsize(x) for x in self.own_arrays().values()) + self.phi.nbytes
 
 
@@ -206,9 +189,8 @@ def join(a: Memory, b: Memory) -> Memory:
     S = exp(scale_a − scale) S_a + exp(scale_b − scale) S_b        z likewise
     """
     if a.phi is not b.phi or a.mix is not None or b.mix is not None:
-        raise NotDefined(
-            "join: memories can be joined only if they were written through one map, in full rank; keep both"
-        )
+        wanted = "if they were written through one map, in full rank"
+        raise NotDefined(f"join: memories can be joined only {wanted}; keep both")
     (S, z, p), (T, y, q) = sums_and_scale(a), sums_and_scale(b)
     xp = common_namespace("join", a=S, b=T)
     scale = xp.maximum(p, q)
@@ -258,7 +240,7 @@ def as_weighted_means(memory: Memory) -> Memory:
 
 
 def read_memories(memories: Sequence[Memory], x: Array) -> tuple[Array, Array, Array] | None:
-    """The sums of all memories together, as `Memory.read` gives them; None if there are no memories."""
+    """The sums of all memories together, as `Memory.read` gives them; None if there are none."""
     reads = [memory.read(x) for memory in memories]
     if len(reads) < 2:
         return reads[0] if reads else None
@@ -271,16 +253,12 @@ def read_memories(memories: Sequence[Memory], x: Array) -> tuple[Array, Array, A
 
 
 def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like: Array) -> None:
-    """Refuse a memory that does not go with queries of width d, values of width m, and these arrays."""
+    """Refuse a memory that does not go with queries of width d, m values, and these arrays."""
     S, mix, scale, r = memory.S, memory.mix, memory.scale, memory.S.shape[-2]
     arrays = {f"memory.{name}": x for name, x in memory.own_arrays().items()}
-    if memory.phi.directions is not None:
-        arrays[f"memory.phi.{memory.phi.directions_name}"] = memory.phi.directions
+    arrays |= {f"memory.phi.{name}": x for name, x in memory.phi.directions().items()}
     common_namespace(who, **like, **arrays)
     check_shape(who, "memory.S", S, *groups, "features", m if mix is None else "rank")
-    features = memory.phi.features(d)
-    if not r or features != r:
-        raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     wanted: dict[str, tuple[int | str, ...]] = {
         "memory.z": (*groups, r),
         "memory.scale": (*groups, 1 if scale is not None and tuple(scale.shape[-1:]) == (1,) else r),
@@ -288,6 +266,11 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
         "memory.phi.points": (*groups, r, d),
         "memory.phi.omega": ("directions", d),
     }
+    for name, x in memory.phi.directions().items():
+        check_shape(who, f"memory.phi.{name}", x, *wanted[f"memory.phi.{name}"], like="to match `memory.S`")
+    features = memory.phi.features(d)
+    if not r or features != r:
+        raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     for name, x in arrays.items():
         if x is not S:
             check_shape(who, name, x, *wanted[name], like="to match `memory.S`")

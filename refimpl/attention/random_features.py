@@ -1,7 +1,7 @@
 """Random features for the softmax kernel SM(x, y) = exp(x·y): maps φ with E φ(x)·φ(y) = SM(x, y).
 
-Attention at the usual scale takes x = q/d^¼ and y = k/d^¼. Everywhere r counts the features that come
-out. Trigonometric and hyperbolic maps make two of each direction, and so have r/2 directions (where
+Attention at the usual scale takes x = q/d^¼ and y = k/d^¼. r counts features, everywhere. The
+trigonometric and hyperbolic maps make two of each direction, and so have r/2 directions (where
 papers count pairs, their r is half of ours). Papers are cited as read in notes on them.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from ..checks import check_integer, check_shape, check_type, common_namespace
 from ..errors import NotDefined, brief, choose
 from ..systems import System, floats, require, system_of
 from ..systems.floats import array_namespace, constant, itemsize, require_of
-from .feature_maps import outer
+from .feature_maps import Kernel, outer
+from .memory import LogFeatures
 from .rope import Rope, rotate
 
 KINDS = ("positive", "hyperbolic", "trigonometric", "favor++", "orthogonal", "simplex", "taylor")
@@ -32,7 +33,7 @@ BLOCKS = ("orthogonal", "simplex")  # directions in blocks of d
 
 
 @dataclass(frozen=True, eq=False)
-class RandomFeatures:
+class RandomFeatures(LogFeatures):
     """A map φ with E φ(x)·φ(y) = exp(x·y), for directions ω_i ~ N(0, I_d).
 
         positive        r^{-½} exp(ω_i·x − |x|²/2)
@@ -61,7 +62,6 @@ class RandomFeatures:
     unturned: Array | None = None
 
     needs: ClassVar[str] = "real"
-    directions_name: ClassVar[str] = "omega"
 
     def __post_init__(self) -> None:
         choose("RandomFeatures", "kind", self.kind, KINDS)
@@ -83,24 +83,19 @@ class RandomFeatures:
     __name__ = name
 
     @property
-    def directions(self) -> Array | None:
-        return self.omega
-
-    @property
     def positive(self) -> bool:
         """Is every feature > 0?"""
         return self.kind not in ("trigonometric", "taylor")
 
     def features(self, d: int) -> int:
-        """How many come out."""
         return 1 + d + d * d if self.omega is None else self.omega.shape[-2] * (2 if self.kind in PAIRS else 1)
 
     def log(self, x: Array, /) -> tuple[Array, Array]:
         """(f, c) with φ(x) = f · exp(c): finite where φ(x) itself would overflow or vanish.
 
-        x : (..., n, d)    ->  f : (..., n, r);  c : (..., n, r) and f = 1 if φ is positive, else (..., n, 1)
+        x : (..., n, d)    ->  f : (..., n, r), 1 if φ is positive;  c : (..., n, r), else (..., n, 1)
         """
-        xp = common_namespace("RandomFeatures", x=x, **({} if self.omega is None else {"omega": self.omega}))
+        xp = common_namespace("RandomFeatures", x=x, **self.directions())
         require_of(x, "real", f"a map to {self.name}")
         width, like = ("width", "") if self.omega is None else (self.omega.shape[-1], "to match `omega`")
         check_shape("RandomFeatures", "x", x, "tokens", width, like=like)
@@ -124,8 +119,8 @@ class RandomFeatures:
         f, c = self.log(x)
         return f * array_namespace(x).exp(c)
 
-    def rotated(self, rope: Rope, by: int) -> RandomFeatures:
-        """The map with directions R_by ω. It reads a state that was shifted by `by`, with S and z as they are.
+    def rotated(self, rope: Rope, by: int) -> Self:
+        """The map with directions R_by ω. It reads a state that was shifted by `by`, S and z as is.
 
             φ_{Rω}(R x) = φ_ω(x)
 
@@ -137,26 +132,26 @@ class RandomFeatures:
         who = "RandomFeatures.rotated"
         check_type(who, "rope", rope, Rope)
         if rope.placement != "before":
-            raise NotDefined(
-                f"{who}: directions turn under RoPE before the kernel; "
-                "under RoPE after φ the state itself turns, by shift"
-            )
+            after = "under RoPE after φ the state itself turns, by shift"
+            raise NotDefined(f"{who}: directions turn under RoPE before the kernel; {after}")
         if self.omega is None:
             raise NotDefined(f"{who}: {self.name} have no directions to turn; keep running positions")
         check_integer(who, "by", by)
         start, angle = (self.omega, by) if self.unturned is None else (self.unturned, self.turn + by)
         return replace(self, omega=rotate(start, *rope.table([angle]), layout=rope.layout), turn=self.turn + by)
 
-    def map_arrays(self, f: Callable[[Array, int], Array]) -> RandomFeatures:
-        """The same with f(x, how many axes are its own) for every array x."""
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> Self:
         return self if self.omega is None else replace(self, omega=f(self.omega, 2))
+
+    def directions(self) -> dict[str, Array]:
+        return {} if self.omega is None else {"omega": self.omega}
 
     def arrays(self) -> dict[str, Array]:
         """The arrays that a file must hold: none if ω can be drawn again from its seed."""
-        return {} if self.omega is None or self.seed is not None else {"omega": self.omega}
+        return {} if self.seed is not None else self.directions()
 
     def metadata(self) -> dict[str, Any]:
-        """What a file must say of the map besides its arrays; of ω drawn from a seed also a digest."""
+        """What a file must say besides; of ω drawn from a seed also a digest."""
         found: dict[str, Any] = {"map": self.kind, "A": str(Fraction(self.A))}
         if self.seed is None or self.unturned is None:
             return found
@@ -164,14 +159,12 @@ class RandomFeatures:
         return found | {"seed": self.seed, "turn": self.turn, "omega": digest}
 
     @classmethod
-    def from_metadata(
-        cls, metadata: Mapping[str, Any], arrays: Mapping[str, Array], S: Array, rope: Rope | None, width: int
-    ) -> RandomFeatures:
-        """The map that a file describes, of which nothing is believed; ω is drawn again if there is a seed.
+    def from_metadata(cls, metadata: dict[str, Any], omega: Array | None, S: Array, kernel: Kernel, width: int) -> Self:
+        """The map that a file describes, of which nothing is believed; ω may be drawn from a seed.
 
-        arrays : {"omega": ω}, or none      S : (..., r, m), read through the map      width : of a key
+        S : (..., r, m), read through the map      width : of a key
         """
-        kind, omega = str(metadata.get("map")), arrays.get("omega")
+        kind = str(metadata.get("map"))
         ratio = re.fullmatch(r"(-?\d{1,400})(?:/(\d{1,400}))?", str(metadata.get("A")))
         if not ratio or not int(ratio[2] or 1):
             raise ValueError(f"`A` must be a fraction such as '-1/8', got {brief(metadata.get('A'))}")
@@ -186,34 +179,30 @@ class RandomFeatures:
         omega = random_features(law, S.shape[-2], width, seed=seed, system=system_of(S)).omega
         phi = cls(kind, omega, A, seed, unturned=omega)
         if phi.metadata()["omega"] != metadata.get("omega"):
-            raise ValueError(
-                f"`omega` must be the digest of the directions of seed {seed}, got another: "
-                "drawn by another library, or changed"
-            )
-        if turn and rope is None:
+            got = "another: drawn by another library, or changed"
+            raise ValueError(f"`omega` must be the digest of the directions of seed {seed}, got {got}")
+        if turn and kernel.rope is None:
             raise ValueError(f"`turn` must be 0 in a model without RoPE, got {turn}")
-        return phi.rotated(rope, turn) if rope is not None and turn else phi
+        return phi.rotated(kernel.rope, turn) if kernel.rope is not None and turn else phi
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a file needs for the map: its arrays; or a seed and a turn, 8 bytes each; and A."""
+        """Bytes of the map in a file: its arrays; or a seed and a turn, 8 bytes each; and A."""
         arrays = sum(math.prod(x.shape) * itemsize(x) for x in self.arrays().values())
         return arrays + 16 * (self.seed is not None) + 8 * (self.A != 0)
 
 
 def same_draw(a: object, b: object) -> bool:
     """Were both maps drawn from one seed, whatever they have turned since?"""
-    draws = [
-        (x.kind, x.A, x.seed, x.omega.shape) if isinstance(x, RandomFeatures) and x.omega is not None else None
-        for x in (a, b)
-    ]
-    return draws[0] == draws[1] and draws[0] is not None and draws[0][2] is not None
+    if not isinstance(a, RandomFeatures) or not isinstance(b, RandomFeatures) or a.omega is None or b.omega is None:
+        return False
+    return a.seed is not None and (a.kind, a.A, a.seed, a.omega.shape) == (b.kind, b.A, b.seed, b.omega.shape)
 
 
 def random_features(
     kind: str, r: int | None, d: int, *, seed: int, system: System, a: float | None = None
 ) -> RandomFeatures:
-    """Draw a map to r features of vectors of width d: on the host in float64, then converted to `system`.
+    """Draw a map to r features of vectors of width d: on the host in float64, then converted.
 
     a : for favor++, the |x + y|² for which its error is to be least. It must be known in advance: a
         mean over the text at hand would let a token see the future.
@@ -264,11 +253,9 @@ def orthonormal_rows(G: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def check_feature_count(who: str, kind: str, r: int | None) -> int | None:
-    if kind == "taylor":
-        if r is not None:
-            raise ValueError(f"{who}: `r` must be None for taylor, whose features are 1 + d + d², got {brief(r)}")
-        return None
-    if check_integer(who, "r", r, least=1) % 2 and kind in PAIRS:
+    if kind == "taylor" and r is not None:
+        raise ValueError(f"{who}: `r` must be None for taylor, whose features are 1 + d + d², got {brief(r)}")
+    if kind != "taylor" and check_integer(who, "r", r, least=1) % 2 and kind in PAIRS:
         raise ValueError(f"{who}: `r` must be even for {kind}, which makes two features of each direction, got {r}")
     return r
 
@@ -279,9 +266,8 @@ def check_statistic(who: str, kind: str, a: float | None) -> float:
             raise ValueError(f"{who}: `a` must be None but for favor++, got {brief(a)}")
         return 0.0
     if isinstance(a, bool) or not isinstance(a, int | float | Fraction) or not 0 <= a < math.inf:
-        raise ValueError(
-            f"{who}: `a` must be a finite number ≥ 0 for favor++, |x + y|² as fixed in advance, got {brief(a)}"
-        )
+        wanted = "a finite number ≥ 0 for favor++, |x + y|² as fixed in advance"
+        raise ValueError(f"{who}: `a` must be {wanted}, got {brief(a)}")
     return float(a)
 
 

@@ -1,4 +1,4 @@
-"""RoPE: rotary position embedding, with rotations as (cos, sin), so that it is exact in ℚ and GF(p).
+"""RoPE: rotary position embedding, by rotations (cos, sin), so that it is exact in ℚ and GF(p).
 
 R_p turns pair i of the features by p·θ_i. Whatever the numbers, R_{a+b} = R_a R_b and R_pᵀ = R_{-p}
 as long as c² + s² = 1.
@@ -14,10 +14,10 @@ from fractions import Fraction
 from typing import Any
 
 from ..arrays import Array
-from ..checks import check_integer, check_shape, common_namespace, first_index, is_true, leading_axes
+from ..checks import check_integer, check_kinds, check_shape, common_namespace, first_index, is_true, leading_axes
 from ..errors import ZeroDenominator, brief, choose
 from ..systems import System, SystemArray, system_of
-from ..systems.floats import array_namespace, device
+from ..systems.floats import array_namespace
 
 LAYOUTS = ("half", "interleaved")
 PLACEMENTS = ("after", "before")
@@ -57,6 +57,7 @@ class Rope:
 
     def turn(self, x: Array, cos: Array, sin: Array) -> Array:
         """The rows of x, turned by the rows of a table."""
+        check_kinds("Rope", x=x, cos=cos, sin=sin)
         if 2 * cos.shape[-1] > x.shape[-1]:
             check_pairs("Rope", x, cos.shape[-1])
         return turn_pairs(x, cos, sin, self.layout)
@@ -89,14 +90,10 @@ def rotate(x: Array, cos: Array, sin: Array, /, *, layout: str = "half") -> Arra
 
 def turn_pairs(x: Array, cos: Array, sin: Array, layout: str) -> Array:
     """The formula of `rotate`."""
-    xp, h = array_namespace(x), cos.shape[-1]
-    if layout == "half":
-        a, b = x[..., :h], x[..., h : 2 * h]
-    else:
-        a, b = x[..., 0 : 2 * h : 2], x[..., 1 : 2 * h : 2]
+    xp, h, half = array_namespace(x), cos.shape[-1], layout == "half"
+    a, b = (x[..., :h], x[..., h : 2 * h]) if half else (x[..., 0 : 2 * h : 2], x[..., 1 : 2 * h : 2])
     turned = xp.concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
-    if layout == "interleaved":
-        turned = interleave_pairs(turned, h)
+    turned = turned if half else interleave_pairs(turned, h)
     rest = x[..., 2 * h :]
     return xp.concat([turned, xp.broadcast_to(rest, (*turned.shape[:-1], rest.shape[-1]))], axis=-1)
 
@@ -193,11 +190,9 @@ def power_table(c: Array, s: Array, /) -> Table:
         return (x * c - y * s, x * s + y * c) if p % 2 else (x, y)
 
     def table(positions: Sequence[int]) -> tuple[Array, Array]:
-        rows = [power(p) for p in check_positions("power_table", positions)]
-        if not rows:
-            empty = xp.zeros((0, *c.shape), dtype=c.dtype, device=device(c))
-            return empty, empty
-        return xp.stack([x for x, _ in rows], axis=0), xp.stack([y for _, y in rows], axis=0)
+        rows = [power(0), *(power(p) for p in check_positions("power_table", positions))]
+        cos, sin = (xp.stack(column, axis=0)[1:, :] for column in zip(*rows, strict=True))
+        return cos, sin
 
     return table
 

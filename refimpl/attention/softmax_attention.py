@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ..arrays import Array, Mask
 from ..checks import (
@@ -23,23 +23,23 @@ from ..checks import (
     divide,
     leading_axes,
     visible_keys,
-    zero_padded,
 )
 from ..errors import NotDefined, brief, choose
 from ..systems.floats import array_namespace, device, itemsize, require_of
 from .feature_maps import Kernel
-from .linear_attention import check_arguments, padded_zero_over_one
+from .linear_attention import check_arguments, padded_zero_over_one, zero_padded
 from .memory import ARRAYS, Memory, Points, check_memory, read_memories
+from .past import Past
 from .random_features import KINDS, RandomFeatures
 from .rope import Rope
 
 
 @dataclass(frozen=True, eq=False)
-class KVCache:
+class KVCache(Past):
     """All keys (turned, if there is RoPE) and values so far, and where the next token is read.
 
-    k (..., M, d)    v (..., M, m)    keep : (..., 1, M) booleans, False for tokens that do not count
-    memories : what stands in place of tokens that came before these; see memory.py
+    k (..., M, d)    v (..., M, m)    keep : (..., 1, M) booleans, False: does not count
+    memories : they stand in place of tokens that came before these; see memory.py
     """
 
     k: Array
@@ -71,12 +71,11 @@ class KVCache:
         return replace(self, k=k, position=self.position + by, memories=memories)
 
     def weighed(self, old: KVCache | None, strength: Any) -> KVCache:
-        raise NotDefined(
-            "convert: tokens of a KV cache count once; pass `by`, to make a memory that can count `strength` times"
-        )
+        advice = "pass `by`, to make a memory that can count `strength` times"
+        raise NotDefined(f"convert: tokens of a KV cache count once; {advice}")
 
     def check_heads(self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array) -> None:
-        """Refuse a cache that does not go with so many heads, these widths and an array like this."""
+        """Refuse a cache that does not go with so many heads, these widths, an array like this."""
         common_namespace(who, weights=like, **{f"{name}.k": self.k, f"{name}.v": self.v})
         check_shape(who, f"{name}.k", self.k, groups, "tokens", d)
         check_shape(who, f"{name}.v", self.v, groups, self.k.shape[-2], m, like="to match its k")
@@ -86,10 +85,9 @@ class KVCache:
             check_memory(who, memory, d, m, groups, weights=like)
 
     def arrays(self) -> dict[str, Array]:
-        found = {"cache.k": self.k, "cache.v": self.v}
-        for j, memory in enumerate(self.memories):
-            found |= {numbered(name, j): x for name, x in memory.arrays().items()}
-        return found
+        memories = enumerate(self.memories)
+        stored = {numbered(name, j): x for j, memory in memories for name, x in memory.arrays().items()}
+        return {"cache.k": self.k, "cache.v": self.v} | stored
 
     def metadata(self) -> list[dict[str, Any]]:
         return [memory.metadata() for memory in self.memories]
@@ -100,12 +98,10 @@ class KVCache:
         return re.fullmatch(pattern, name) is not None
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int
-    ) -> KVCache:
+    def from_arrays(cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int) -> Self:
         for name in ("cache.k", "cache.v"):
             if name not in arrays:
-                raise ValueError(f"`{name}` must be there in each layer, since other biases are")
+                raise ValueError(f"`{name}` must be in the file for each layer, since other biases are")
         if not isinstance(metadata, list) or not all(isinstance(one, dict) for one in metadata):
             raise ValueError(f"`maps` must be a list of objects for each layer, got {brief(metadata)}")
         k, v, rest, memories = arrays["cache.k"], arrays["cache.v"], dict(arrays), []
@@ -114,14 +110,18 @@ class KVCache:
             own = {name: rest.pop(numbered(file_name, j), None) for name, (_, file_name) in ARRAYS.items()}
             S = own.pop("S")
             if S is None:
-                raise ValueError(f"`{numbered('b_KV', j)}` must be there for each map, got none for {brief(one)}")
+                raise ValueError(f"`{numbered('b_KV', j)}` must be in the file for each map, got none for {brief(one)}")
             check_shape("metadata", "b_KV", S, "features", "values")
-            stored = {name: rest.pop(numbered(name, j), None) for name in ("b_points", "b_omega")}
-            phi = map_from_metadata(one, stored["b_points"], stored["b_omega"], S, kernel.rope, width)
+            points, omega = (rest.pop(numbered(name, j), None) for name in ("b_points", "b_omega"))
+            name = one.get("map")
+            choose("metadata", "map", name, ("points", *KINDS))
+            if (name == "points") != (points is not None):
+                raise ValueError(f"`b_points` must be in the file exactly for a map 'points', got the map {name!r}")
+            phi = RandomFeatures.from_metadata(one, omega, S, kernel, width) if points is None else Points(points)
             memories.append(Memory(phi, S, **own, about=str(one.get("about", ""))[:200]))
         unknown = rest.keys() - {"cache.k", "cache.v"}
         if unknown:
-            raise ValueError(f"`{min(unknown)}` must have a map among the metadata, got none")
+            raise ValueError(f"`{min(unknown)}` must have a map in the metadata `maps`, got none")
         return cls(k, v, token_indices(k)[None, :] >= 0, position, tuple(memories))
 
 
@@ -135,21 +135,8 @@ def token_indices(k: Array) -> Any:
     return array_namespace(k).arange(k.shape[-2], device=device(k))
 
 
-def map_from_metadata(
-    metadata: dict[str, Any], points: Array | None, omega: Array | None, S: Array, rope: Rope | None, width: int
-) -> Points | RandomFeatures:
-    """The map φ of a memory, from the metadata and arrays of a file."""
-    if (metadata.get("map") == "points") != (points is not None):
-        got = brief(str(metadata.get("map")))
-        raise ValueError(f"`b_points` must be there exactly for a map 'points', got the map {got}")
-    if points is not None:
-        return Points(points)
-    choose("metadata", "map", metadata.get("map"), ("points", *KINDS))
-    return RandomFeatures.from_metadata(metadata, {} if omega is None else {"omega": omega}, S, rope, width)
-
-
 class Scores(NamedTuple):
-    """What a formula of softmax attention is given; the M tokens of the cache stand first in k, v, shown.
+    """The arguments of a formula; the M tokens of the cache stand first in k, v and shown.
 
     memory : (num, den, top) of all memories, to be counted exp(top) times; None if there are none
     """
@@ -189,9 +176,13 @@ def evaluate(
     start = KVCache(k[..., :0, :], v[..., :0, :], shown[..., :0], 0) if cache is None else cache
     check_cache(who, start, q, v)
     if rope is not None:
-        q, k = turn_before_kernel(who, q, k, rope, start.position)
-    if keep is not None:
-        k, v = zero_padded(keep, k), zero_padded(keep, v)
+        check_type(who, "rope", rope, Rope)
+        if rope.placement != "before":
+            needed = "placement 'before' (there is no feature map)"
+            raise NotDefined(f"{who}: `rope` must have {needed}, got {rope.placement!r}")
+        at = range(start.position, start.position + n)
+        q, k = rope(q, at), rope(k, at)
+    k, v = zero_padded(keep, k), zero_padded(keep, v)
     axes = leading_axes(who, k=k, cache=start.k, v=v)
     leading_axes(who, q=q, k=k, v=v, cache=start.k)
     k, v = concatenate(axes, start.k, k, axis=-2), concatenate(axes, start.v, v, axis=-2)
@@ -205,15 +196,6 @@ def evaluate(
         num, den = padded_zero_over_one(keep, num, den)
     after = KVCache(k, v, shown, start.position + n, start.memories)
     return divide(who, num, den, "Σ exp(c q·k)"), after
-
-
-def turn_before_kernel(who: str, q: Array, k: Array, rope: Rope, position: int) -> tuple[Array, Array]:
-    check_type(who, "rope", rope, Rope)
-    if rope.placement != "before":
-        needed = "placement 'before' (there is no feature map)"
-        raise NotDefined(f"{who}: `rope` must have {needed}, got {rope.placement!r}")
-    at = range(position, position + q.shape[-2])
-    return rope(q, at), rope(k, at)
 
 
 def check_cache(who: str, cache: KVCache, q: Array, v: Array) -> None:
@@ -313,7 +295,7 @@ def softmax_attention_shifted(
     cache: KVCache | None = None,
     padding: Any = None,
 ) -> tuple[Array, KVCache]:
-    """Softmax attention with the largest visible score subtracted in the exponent: nothing overflows.
+    """Softmax attention with the largest visible score subtracted in the exponent: no overflow.
 
         A_ts = c q_t·k_s        a_t = max_{s≤t} A_ts, and the largest exponent of the memories
         o_t = ( Σ_{s≤t} exp(A_ts − a_t) v_s + exp(−a_t) φᵀ b_KV )

@@ -10,19 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays import Array
-from ..checks import (
-    check_finite,
-    check_integer,
-    check_padding,
-    check_scalar,
-    check_shape,
-    check_type,
-    common_namespace,
-    zero_padded,
-)
+from ..checks import check_finite, check_integer, check_padding, check_scalar, check_shape, check_type, common_namespace
 from ..systems.floats import device
 from .feature_maps import Kernel
-from .linear_attention import IDENTITY, State, check_state
+from .linear_attention import IDENTITY, State, check_state, zero_padded
 
 
 def no_text(like: Array, r: int, m: int, *, lead: tuple[int, ...] = (), position: int = 0) -> State:
@@ -35,7 +26,7 @@ def no_text(like: Array, r: int, m: int, *, lead: tuple[int, ...] = (), position
 
 
 def features(q: Array, k: Array, /, kernel: Kernel = IDENTITY, *, position: int = 0) -> tuple[Array, ...]:
-    """(fq, fk, gq, gk): features of numerator and denominator, of tokens read from `position` on."""
+    """(fq, fk, gq, gk): features of numerator and denominator, for tokens from `position` on."""
     common_namespace("features", q=q, k=k)
     check_shape("features", "k", k, q.shape[-2], "width", like="to match `q`")
     check_type("features", "kernel", kernel, Kernel)
@@ -91,6 +82,7 @@ def join(a: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> S
     """
     for name, state in (("a", a), ("b", b)):
         check_type("join", name, state, State)
+    check_type("join", "kernel", kernel, Kernel)
     by = a.position - check_integer("join", "origin", origin)
     b = b.shifted(by, kernel, read=False, who="join")  # b was only written, by φ_k
     return add("join", a, b, 1, b.position)
@@ -100,6 +92,7 @@ def remove(both: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0)
     """The state without its last text: remove(join(a, b), b) = a."""
     for name, state in (("both", both), ("b", b)):
         check_type("remove", name, state, State)
+    check_type("remove", "kernel", kernel, Kernel)
     start = both.position - (b.position - check_integer("remove", "origin", origin))
     return add("remove", both, b.shifted(start - origin, kernel, read=False, who="remove"), -1, start)
 

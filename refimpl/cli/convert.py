@@ -6,10 +6,9 @@ import argparse
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ..attention.linear_attention import State, linear_attention, linear_attenti
 from ..errors import choose
 from ..files.checkpoint import digest, save
 from ..files.disk import target_file
+from ..model.attention_layers import Config
 from ..model.recurrence import Carried
 from ..model.transformer import Model
 from ..packages import __version__
@@ -64,8 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", metavar="FILE", help="write what was done to FILE")
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """All that the command line asks for, read and found to be in order."""
 
     options: argparse.Namespace
@@ -77,8 +76,7 @@ class Request:
     by: Best | Compression | None
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """What --check found: the lines to print, the exit status, and a report for --json."""
 
     text: str = ""
@@ -117,23 +115,15 @@ def read_request(options: argparse.Namespace) -> Request:
     if out == target or out in inputs - replaced:
         raise ValueError(f"--out: {options.out} must be a file of its own, neither MODEL nor that of --json")
     model, _, prompt = read_inputs(options)
-    how = {
-        "mask": options.mask,
-        "restart": not (options.keep_positions or model.config.table),  # absolute positions cannot begin anew
-        "strength": read_strength(options.strength, system_of(model.like).exact),
-        "chunk": options.chunk,
-    }
+    restart = not (options.keep_positions or model.config.table)  # absolute positions cannot begin anew
+    strength = read_strength(options.strength, system_of(model.like).exact)
+    how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
     with naming_flags(r="--features", budget="--budget", error="--error", seed="--seed"):
         by = read_compression(options, model)
-    if options.check and only_measured(model) and how["strength"] != 1:
+    if options.check and model.config.past is not State and strength != 1:
         once = "fidelity is to a prompt that counts once"
         raise ValueError(f"--check: {once}; --strength must be 1, got {options.strength}")
     return Request(options, out, target, model, prompt, how, by)
-
-
-def only_measured(model: Model) -> bool:
-    """Is there no error bound for conversions of such a model, only a distance of its logits?"""
-    return model.config.past is not State
 
 
 def read_strength(text: str, exact: bool) -> int | float | Fraction:
@@ -160,17 +150,16 @@ def read_compression(options: argparse.Namespace, model: Model) -> Best | Compre
     if options.by != "best":
         return Compression(options.by, options.features, options.seed)
     c, budget = model.config, options.budget
-    least = c.layers * (16 + itemsize(model.like) * c.kv_heads * (c.m + 2))  # one random feature in each head
-    if budget is not None and budget < least:
-        raise ValueError(f"--budget: must be at least {least} bytes, for one feature in each head, got {budget}")
+    if budget is not None and isinstance(c, Config):  # else `convert` refuses
+        least = c.layers * (16 + itemsize(model.like) * c.kv_heads * (c.m + 2))  # one random feature in each head
+        if budget < least:
+            raise ValueError(f"--budget: must be at least {least} bytes, for one feature in each head, got {budget}")
     return Best(budget=None if budget is None else budget // c.layers, error=options.error, seed=options.seed)
 
 
 def convert_prompt(request: Request, show: Callable[[str], None]) -> Model:
-    layers = request.model.config.layers
-
     def show_layer(i: int, x: Any) -> Any:
-        show(f"the prompt, layer {i + 1} of {layers}")
+        show(f"the prompt, layer {i + 1} of {request.model.config.layers}")
         return x
 
     return convert(request.model, request.prompt, **request.how, by=request.by, between=show_layer)
@@ -178,16 +167,14 @@ def convert_prompt(request: Request, show: Callable[[str], None]) -> Model:
 
 def check_biases(request: Request, converted: Model, show: Callable[[str], None]) -> Check:
     """Compare the converted model with the prompted one, on held-out input."""
-    model, seed, M = request.model, request.options.seed, converted.prompts[-1]
+    model, prompt, seed, M = request.model, request.prompt, request.options.seed, converted.prompts[-1]
     text = held_out(model, M, 16, seed)
     tokens = f"on {text.shape[-1 if model.config.vocabulary else -2]} tokens of seed {seed}"
-    if only_measured(model):
+    if model.config.past is not State:  # no error bound is known, only a distance of logits
         return measure(request, converted, text, tokens)
     # the quadratic form sums over all positions too, and is faster
     definition = linear_attention if M <= 64 else linear_attention_quadratic
-    found = check_conversion(
-        model, converted, request.prompt, text, **request.how, definition=definition, progress=show
-    )
+    found = check_conversion(model, converted, prompt, text, **request.how, definition=definition, progress=show)
     status = {"EXCESS": 1, "VACUOUS": 2}.get(found.verdict, 0)
     return Check(f"against the prompted model by {definition.__name__}, {tokens}:\n{found}", status, found.report())
 
@@ -200,10 +187,8 @@ def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check
     lines, holds = [f"against the prompted model, {tokens}: {found}"], not found.worse_than_dropped
     exact = request.by is None and mask == "causal" and np.ndim(prompt) == 1
     if exact and (errors := rounding(model, converted, prompt, text, form=form)):
-        lines.append(
-            f"against wider floats: converted {errors[0]:.2g} off, prompted {errors[1]:.2g}; "
-            f"it is exact, so {FAR} times as much would not hold"
-        )
+        limit = f"it is exact, so {FAR} times as much would not hold"
+        lines.append(f"against wider floats: converted {errors[0]:.2g} off, prompted {errors[1]:.2g}; {limit}")
         unit = 2.0 ** -FORMATS[system_of(model.like).kind][0]  # type: ignore[attr-defined]
         holds = holds and errors[0] <= FAR * max(errors[1], unit)
     return Check("\n".join(lines), 0 if holds else 1, found.report())
@@ -226,25 +211,10 @@ def print_conversion(request: Request, converted: Model, seconds: float) -> None
 
 
 def report(request: Request, converted: Model, seconds: float, check: Check) -> dict[str, Any]:
-    """What was done, for --json."""
-    options = request.options
-    return {
-        "model": options.model,
-        "digest": digest(request.model),
-        "out": None if check.status else options.out,
-        "whole": options.whole,
-        "prompt": converted.prompts[-1],
-        "prompts": converted.prompts,
-        "position": converted.position,
-        **request.how,
-        "strength": options.strength,
-        "by": request.by and str(request.by),
-        "chosen": chosen_memories(request, converted),
-        "dtype": system_of(request.model.like).name,
-        "tokenizer": options.tokenizer,
-        "bytes": sizes_in_bytes(converted),
-        "seconds": seconds,
-        "seed": options.seed,
-        "check": check.report,
-        "version": __version__,
-    }
+    options, prompts, out = request.options, converted.prompts, None if check.status else request.options.out
+    done = {"model": options.model, "digest": digest(request.model), "out": out, "whole": options.whole}
+    done |= {"prompt": prompts[-1], "prompts": prompts, "position": converted.position, **request.how}
+    done |= {"strength": options.strength, "by": request.by and str(request.by)}
+    done |= {"chosen": chosen_memories(request, converted), "dtype": system_of(request.model.like).name}
+    done |= {"tokenizer": options.tokenizer, "bytes": sizes_in_bytes(converted), "seconds": seconds}
+    return done | {"seed": options.seed, "check": check.report, "version": __version__}

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what was found; exit status 2 if something that is needed is not."""
     target, findings = json_target(options.json), examine()
-    print(report(findings), flush=True)
+    print(describe_findings(findings), flush=True)
     if target:
         write_json(target, findings)
     return 0 if findings["well"] else 2
@@ -75,7 +75,7 @@ def examine_library(name: str) -> dict[str, Any]:
     return {"library": name, "version": found, "devices": devices, "problem": problem, "purpose": purpose}
 
 
-def report(findings: dict[str, Any]) -> str:
+def describe_findings(findings: dict[str, Any]) -> str:
     lines = [f"refimpl {findings['refimpl']}, Python {findings['python']}, {findings['platform']}"]
     for e in findings["libraries"]:
         devices = f"devices: {', '.join(e['devices'])}" if e["devices"] else ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..files.disk import replacing, target_file
 from ..files.tokenizers import Tokenizer
-from ..model.generation import check_arguments, read_tokens, sample_tokens
+from ..model.generation import check_request, generate_ids, read_tokens
 from ..systems.floats import quiet
 from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
 
@@ -40,13 +40,13 @@ def run(options: argparse.Namespace) -> int:
     model, tokenizer, text = read_inputs(options)
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
     with naming_flags(text="--prompt", model="MODEL", **{name: f"--{name}" for name in how}):
-        text = check_arguments(model, text, **how)
+        text = check_request(model, text, **how)
     with quiet():  # an overflow is an error of its own
         logits, model = read_tokens(model, text)
         if target:
             with replacing("--logits", target) as file:
                 np.save(file, logits, allow_pickle=False)
-        for piece in decode(text, sample_tokens(logits, model, **how), tokenizer):
+        for piece in decode(text, generate_ids(logits, model, **how), tokenizer):
             print(piece, end="", flush=True)
     if options.tokens:
         print(flush=True)

@@ -24,7 +24,6 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     options = parser(*argv[:1]).parse_args(argv)
     try:
@@ -44,11 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser(command: str = "") -> argparse.ArgumentParser:
     """The parser of all commands, with the arguments of one: only its module is imported."""
-    top = argparse.ArgumentParser(
-        prog="refimpl",
-        description="Linearized attention, softmax attention and prompts as biases, "
-        "in one source over many number systems.",
+    description = (
+        "Linearized attention, softmax attention and prompts as biases, in one source over many number systems."
     )
+    top = argparse.ArgumentParser(prog="refimpl", description=description)
     top.add_argument("--version", action="version", version=f"refimpl {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, words in COMMANDS.items():

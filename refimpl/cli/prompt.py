@@ -24,8 +24,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add, formats = parser.add_argument, "safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp"
     add("model", metavar="MODEL", help=f"{formats}; gpt-nano JSON")
     add("--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin")
-    dtypes = "of a model that others wrote: float64 (default), float32 ..."
-    add("--dtype", default="float64", metavar="T", help=dtypes)
+    add("--dtype", default="float64", metavar="T", help="of a model that others wrote: float64 (default), float32 ...")
 
 
 @contextmanager
@@ -113,7 +112,6 @@ def read_ids(source: str, text: str, model: Model) -> list[int]:
 
 
 def read_numbers(source: str, path: Path, model: Model) -> Any:
-    """Token ids or vectors of a .npy file."""
     try:
         x = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a lie about its size takes no memory
     # NumPy reads the header as Python

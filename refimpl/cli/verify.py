@@ -33,13 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("names", nargs="*", metavar="NAME", help="theorems to check (default: all; see --list)")
     add("--list", action="store_true", help="print the theorems, their assumptions and sources, and stop")
     add("--system", action="append", metavar="S", help="a number system, e.g. Q, 'GF(10007)', float32; repeatable")
-    depth = parser.add_mutually_exclusive_group()
-    depth.add_argument(
-        "--quick", action="store_false", dest="full", help="a few shapes for each theorem, in seconds (default)"
-    )
-    depth.add_argument(
-        "--full", action="store_true", help="many more shapes, and a model of the shape of GPT-2 small, in minutes"
-    )
+    add_depth = parser.add_mutually_exclusive_group().add_argument
+    quick = "a few shapes for each theorem, in seconds (default)"
+    add_depth("--quick", action="store_false", dest="full", help=quick)
+    full = "many more shapes, and a model of the shape of GPT-2 small, in minutes"
+    add_depth("--full", action="store_true", help=full)
     add("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
     add("--backend", metavar="LIB", help="check the floats of torch, jax, cupy or numpy instead")
     add("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")

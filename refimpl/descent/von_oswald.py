@@ -65,7 +65,7 @@ def proposition_1(W_0: Array, eta: Number, N: int) -> tuple[Array, Array, Array,
     xp = check_finite_arrays("proposition_1", W_0=W_0)
     check_shape("proposition_1", "W_0", W_0, "outputs", "inputs", all_axes=True)
     check_scalar("proposition_1", "eta", eta, W_0=W_0)
-    (m, d), eye = W_0.shape, identity(W_0)
+    (m, d), eye = W_0.shape, identity_matrices(W_0)
     select = eye(d + m)[:, :d] @ eye(d + m)[:d, :]
     lower = xp.concat([W_0, -eye(m)], axis=1)
     return (
@@ -76,7 +76,7 @@ def proposition_1(W_0: Array, eta: Number, N: int) -> tuple[Array, Array, Array,
     )
 
 
-def identity(like: Array) -> Callable[[int], Array]:
+def identity_matrices(like: Array) -> Callable[[int], Array]:
     """n -> the n × n identity, in the numbers of `like`."""
     xp = array_namespace(like)
     return lambda n: xp.eye(n, dtype=like.dtype, device=device(like))
@@ -119,7 +119,7 @@ def regression_model(W_0: Array, eta: Number, N: int, *, layers: int = 1, gamma:
     if not is_zero(gamma):
         heads += [(x, key, key, -gamma * T(x)), (key, key, key, -gamma * T(key))]
     wide = m if len(heads) == 1 else max(m, d)
-    zeros = 0 * identity(W_0)(max(wide, 2 * d + m))
+    zeros = 0 * identity_matrices(W_0)(max(wide, 2 * d + m))
 
     def pad(W: Array) -> Array:
         return xp.concat([W, zeros[: W.shape[0], : wide - W.shape[1]]], axis=1)
@@ -138,7 +138,7 @@ def regression_model(W_0: Array, eta: Number, N: int, *, layers: int = 1, gamma:
 def places(W_0: Array) -> tuple[Array, Array, Array]:
     """Matrices that pick key, x and y from a token of a `regression_model`."""
     m, d = W_0.shape
-    every = identity(W_0)(2 * d + m)
+    every = identity_matrices(W_0)(2 * d + m)
     return every[:, :d], every[:, d : 2 * d], every[:, 2 * d :]
 
 
@@ -197,7 +197,7 @@ def pairing_model(like: Array, d: int, m: int, N: int) -> Model:
     x there to its own: a y-token gets the x before it, an x-token gets the x of a y-token, which is
     0. like : an array, in whose numbers the model is
     """
-    xp, eye = common_namespace("pairing_model", like=like), identity(like)
+    xp, eye = common_namespace("pairing_model", like=like), identity_matrices(like)
     for name, n in (("d", d), ("m", m), ("N", N)):
         check_integer("pairing_model", name, n, least=1)
     width = d + m + 2 * N

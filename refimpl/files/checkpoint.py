@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
-from ..attention.past import Past
 from ..checks import check_integer, check_type
 from ..errors import NotDefined, brief
 from ..model.families import families
@@ -49,17 +48,14 @@ def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
     check_type("save", "model", model, Model)
     if biases_only and model.biases is None:
         raise ValueError("save: `model` must carry biases to save them alone, got none")
-    biases, system = arrays_on_disk("save", bias_arrays(model.biases)), system_of(model.like)
+    layers = [b.arrays() for b in model.biases or ()]
+    biases = {f"layers.{i}.{name}": x for i, arrays in enumerate(layers) for name, x in arrays.items()}
+    biases, system = arrays_on_disk("save", biases), system_of(model.like)
     metadata = {"position": str(model.position), "prompts": json.dumps(model.prompts), "digest": digest(model)}
     if any(maps := [b.metadata() for b in model.biases or ()]):
         metadata["maps"] = json.dumps(maps)
-    metadata |= {
-        "format": FORMAT,
-        "conventions": CONVENTIONS,
-        "system": system.file_label,
-        "config": config_text("save", model.config),
-        "biases": fingerprint(metadata, biases),
-    }
+    metadata |= {"biases": fingerprint(metadata, biases), "config": config_text("save", model.config)}
+    metadata |= {"format": FORMAT, "conventions": CONVENTIONS, "system": system.file_label}
     tensors = biases if biases_only else arrays_on_disk("save", model.weights) | biases
     write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if system.file_dtype == "BF16"})
 
@@ -114,7 +110,11 @@ def read_contents(contents: Contents, base: Model | None, library: str, device: 
             most = f"as many layers as there are tensors, {len(tensors)}"
             raise ValueError(f"`config` must have at most {most}, got {brief(config.layers)}")
         refuse_unknown(tensors, config)
-        base = Model(config, read_weights(contents, config, library, device))
+        if not (names := [name for name in config.shapes if name in tensors]):
+            wanted = "the model to which these biases belong, since the file has no weights"
+            raise ValueError(f"`base` must be {wanted}, got None")
+        system = system_from(metadata["system"], library, device)
+        base = Model(config, {name: place(name, contents, system) for name in names})
     elif tensors.keys() & base.config.shapes:
         raise ValueError("the file must hold biases alone, since `base` is given, got a whole model")
     if (found := digest(base)) != metadata["digest"]:
@@ -129,16 +129,6 @@ def refuse_unknown(tensors: Mapping[str, Any], config: Any) -> None:
         raise ValueError(f"`{min(unknown)[:200]}` must be a weight of its configuration or a bias")
 
 
-def read_weights(contents: Contents, config: Any, library: str, device: Any) -> dict[str, Array]:
-    names = [name for name in config.shapes if name in contents.tensors]
-    if not names:
-        raise ValueError(
-            "`base` must be the model to which these biases belong, since the file has no weights, got None"
-        )
-    system = system_from(contents.metadata["system"], library, device)
-    return {name: place(name, contents, system) for name in names}
-
-
 def read_biases(contents: Contents, model: Model) -> Model:
     """The model with the biases of the file, and no others."""
     metadata, config = contents.metadata, model.config
@@ -148,11 +138,10 @@ def read_biases(contents: Contents, model: Model) -> Model:
         raise ValueError("`biases` must be the digest of biases, position and prompts: one of these was changed")
     least, most = (0, config.table) if config.table else (-FARTHEST, FARTHEST)
     position = check_integer("metadata", "position", parse("position", metadata["position"]), least=least, most=most)
-    lengths = parse("prompts", metadata["prompts"])
-    check_type("metadata", "prompts", lengths, list)
-    prompts = tuple(
-        check_integer("metadata", f"prompts[{i}]", n, least=0, most=FARTHEST) for i, n in enumerate(lengths)
-    )
+    prompts = parse("prompts", metadata["prompts"])
+    check_type("metadata", "prompts", prompts, list)
+    for j, n in enumerate(prompts):
+        check_integer("metadata", f"prompts[{j}]", n, least=0, most=FARTHEST)
     if not arrays and not prompts:
         return replace(model, biases=None, prompts=())
     maps = parse("maps", metadata["maps"]) if "maps" in metadata else [[]] * config.layers
@@ -170,7 +159,7 @@ def read_biases(contents: Contents, model: Model) -> Model:
             biases.append(config.past.from_arrays(own, spec, position, model.kernel, config.d))
         except ValueError as error:
             raise ValueError(f"layer {i}: {error}") from error
-    return replace(model, biases=tuple(biases), prompts=prompts)
+    return replace(model, biases=tuple(biases), prompts=tuple(prompts))
 
 
 def parse(name: str, text: str) -> Any:
@@ -185,9 +174,8 @@ def check_sizes(arrays: Mapping[str, Array]) -> None:
     numbers = sum(prod(x.shape) for x in arrays.values())
     for name, x in arrays.items():
         if prod(n for n in x.shape[:-1] if n) > numbers:
-            raise ValueError(
-                f"`{name}` must have axes no longer than there are numbers in its layer, got shape {tuple(x.shape)}"
-            )
+            most = f"than there are numbers in its layer, got shape {tuple(x.shape)}"
+            raise ValueError(f"`{name}` must have axes no longer {most}")
 
 
 def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
@@ -198,14 +186,7 @@ def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
     return (int(number) if is_bias else None), short
 
 
-def bias_arrays(biases: tuple[Past, ...] | None) -> dict[str, Array]:
-    """Biases by the names they have in a file."""
-    layers = [b.arrays() for b in biases or ()]
-    return {f"layers.{i}.{name}": x for i, arrays in enumerate(layers) for name, x in arrays.items()}
-
-
 def arrays_on_disk(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Arrays on the host, as they are written."""
     try:
         return {name: system_of(x).to_file(x) for name, x in arrays.items()}
     except NotDefined as error:
@@ -213,7 +194,6 @@ def arrays_on_disk(who: str, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]
 
 
 def place(name: str, contents: Contents, system: System) -> Array:
-    """An array of a file in a number system."""
     if contents.dtypes[name] != system.file_dtype:
         wanted = f"{system.file_dtype}, for {system.file_label}"
         raise ValueError(f"`{name}` must be {wanted}, got {contents.dtypes[name]}")
@@ -249,6 +229,5 @@ def config_from_text(text: str) -> Any:
             raise ValueError(f"it must read {wanted[i : i + 20]!r} at character {i}, got {text[i : i + 20]!r}")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise ValueError(
-            f"`config` must be one that `save` writes: {type(error).__name__}: {str(error)[:200]}"
-        ) from error
+        problem = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ValueError(f"`config` must be one that `save` writes: {problem}") from error

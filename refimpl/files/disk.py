@@ -20,9 +20,8 @@ LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have 
 def target_file(who: str, path: PathLike) -> Path:
     """The file to be written, behind any symbolic link; refused now if it cannot be written."""
     target = Path(os.path.realpath(path))
-    if os.fspath(path) in ("", "-", "/dev/stdout", "/dev/stderr") or (
-        os.path.exists(path) and not os.path.isfile(path)
-    ):
+    is_other = os.path.exists(path) and not os.path.isfile(path)
+    if is_other or os.fspath(path) in ("", "-", "/dev/stdout", "/dev/stderr"):
         problem = "not a regular file"
     elif not target.parent.is_dir():
         problem = "no such folder"
@@ -31,6 +30,15 @@ def target_file(who: str, path: PathLike) -> Path:
     else:
         return target
     raise OSError(f"{who}: cannot write {path}: {problem}")
+
+
+@contextmanager
+def located(about: str) -> Iterator[None]:
+    """ValueErrors inside this block say first where they arose."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{about}: {error}") from error
 
 
 @contextmanager
@@ -48,14 +56,12 @@ def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
 
 
 def file_size(who: str, path: PathLike) -> int:
-    """The number of bytes in a regular file."""
     if not os.path.isfile(path):
         raise OSError(f"{who}: cannot read {path}: {'not a regular file' if os.path.exists(path) else 'no such file'}")
     return os.path.getsize(path)
 
 
 def read_bytes(who: str, path: PathLike, most: int = LARGEST_TEXT) -> bytes:
-    """All bytes of a file that has at most so many."""
     if (size := file_size(who, path)) > most:
         raise ValueError(f"{who}: {path}: the file must have at most {most} bytes, got {size}")
     return Path(path).read_bytes()
@@ -69,7 +75,6 @@ def read_text(who: str, path: PathLike, most: int = LARGEST_TEXT) -> str:
 
 
 def read_object(who: str, path: PathLike, most: int = LARGEST_TEXT) -> dict[str, Any]:
-    """The JSON object in a file."""
     text = read_text(who, path, most)
     try:
         found = parse_json(text)

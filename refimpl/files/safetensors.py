@@ -52,7 +52,7 @@ def write_safetensors(
     who = "write_safetensors"
     target = target_file(who, path)
     check_type(who, "tensors", tensors, dict)
-    check_text(who, tensors, metadata)
+    check_encodable(who, tensors, metadata)
     narrowed = {name for name, code in (dtypes or {}).items() if code == "BF16"}
     tensors = {name: narrow(who, name, x) if name in narrowed else x for name, x in tensors.items()}
     codes = {name: "BF16" if name in narrowed else code_of(who, name, x) for name, x in tensors.items()}
@@ -94,7 +94,7 @@ def code_of(who: str, name: str, x: Any) -> str:
     return CODES[x.dtype.name]
 
 
-def check_text(who: str, names: Iterable[Any], metadata: Any) -> None:
+def check_encodable(who: str, names: Iterable[Any], metadata: Any) -> None:
     """Names and metadata must be text that UTF-8 can hold."""
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
         raise ValueError(f"{who}: the metadata must map str to str, got {brief(metadata)}")
@@ -146,14 +146,13 @@ def parse_header(who: str, text: bytes, size: int) -> tuple[dict[str, str], list
     except ValueError as error:
         raise ValueError(f"{who}: the header must be JSON in UTF-8: {error}") from error
     metadata = header.pop("__metadata__", {})
-    check_text(who, header, metadata)
+    check_encodable(who, header, metadata)
     entries = sorted(check_entry(about(who, name), name, info, size) for name, info in header.items())
     end = 0
     for entry in entries:
         if entry.begin != end:
-            raise ValueError(
-                f"{about(who, entry.name)} must begin where the one before it ends, at {end}, got {list(entry[:2])}"
-            )
+            wanted = f"must begin where the one before it ends, at {end}"
+            raise ValueError(f"{about(who, entry.name)} {wanted}, got {list(entry[:2])}")
         end = entry.end
     if end != size:
         raise ValueError(f"{who}: the tensors must fill all {size} bytes of data, got {end}")
@@ -167,16 +166,13 @@ def check_entry(who: str, name: str, info: Any, size: int) -> Entry:
     if not isinstance(code, str) or code not in DTYPES:
         raise ValueError(f"{who} must have one of the dtypes {', '.join(DTYPES)}, got {brief(code)}")
     if not is_shape(shape) or len(shape) > 64 or math.prod(n for n in shape if n) >= 2**60:  # more than NumPy takes
-        raise ValueError(
-            f"{who} must have a shape of at most 64 integers ≥ 0 with a product below 2^60, got {brief(shape)}"
-        )
+        wanted = "a shape of at most 64 integers ≥ 0 with a product below 2^60"
+        raise ValueError(f"{who} must have {wanted}, got {brief(shape)}")
     if not is_shape(offsets) or len(offsets) != 2:
         raise ValueError(f"{who} must have two integers ≥ 0 as offsets, got {brief(offsets)}")
-    begin, end = offsets
-    if not begin <= end <= size:
+    if not (begin := offsets[0]) <= (end := offsets[1]) <= size:
         raise ValueError(f"{who} must have offsets within the data (0 … {size}), got {brief(offsets)}")
-    needed = math.prod(shape) * ON_DISK[code].itemsize
-    if end - begin != needed:
+    if end - begin != (needed := math.prod(shape) * ON_DISK[code].itemsize):
         raise ValueError(f"{who} must have {needed} bytes for {code} of shape {shape}, got {end - begin}")
     return Entry(begin, end, name, code, shape)
 

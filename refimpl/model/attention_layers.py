@@ -7,26 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 from ..arrays import Array
 from ..attention.feature_maps import FeatureMap, Kernel, pair_of_maps
-from ..attention.linear_attention import (
-    State,
-    linear_attention,
-    linear_attention_chunked,
-    linear_attention_quadratic,
-    linear_attention_recurrent,
-)
+from ..attention.linear_attention import LINEAR, State, linear_attention_chunked
 from ..attention.rope import LAYOUTS, PLACEMENTS, Rope, angle_table, power_table
 from ..attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
 from ..checks import check_integer, check_type, require_finite
 from ..errors import NotDefined, NotFinite, brief, choose
 from ..systems.floats import array_namespace, surely_finite
-from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Model, Pass, mlp, norm
+from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Family, Model, Pass, mlp, norm
 
 ORDERS = ("pre", "post", "parallel")
-LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurrent, linear_attention_chunked)
 SOFTMAX = (softmax_attention, softmax_attention_shifted)
 
 
@@ -52,14 +45,14 @@ class Rotary:
 
 
 @dataclass(frozen=True)
-class Config:
-    """The shape of a model and what its parts are.
+class Config(Family):
+    """The shape of a model, and the kinds of its parts.
 
     layers, width                 how many, and how wide a token is
     heads, groups                 heads of the queries, and of keys and values (None: as many)
     d, m                          width of a key and of a value in each head
-    phi, normalise, rope          as in Kernel, with RoPE as a Rotary; phi by name if the model is to
-                                  be saved; "softmax": attention by exp(q·k/√d)
+    phi, normalise, rope          as in Kernel, with RoPE as a Rotary; phi by name, to save the model;
+                                  "softmax": attention by exp(q·k/√d)
     order                         "pre": x + f(norm x), "post": norm(x + f x),
                                   "parallel": x + attention(norm x) + mlp(norm x)
     norm, epsilon                 "layer", "rms", their rational stand-ins, or "none"
@@ -104,8 +97,8 @@ class Config:
         if not self.softmax:
             pair_of_maps("Config", self.phi)
         elif not self.normalise or (self.rope and self.rope.placement != "before"):
-            got = f"normalise={self.normalise}, rope={self.rope}"
             wanted = "normalise=True and RoPE before the kernel (or none)"
+            got = f"normalise={self.normalise}, rope={self.rope}"
             raise ValueError(f"Config: `phi` 'softmax' must go with {wanted}, got {got}")
         if not isinstance(self.epsilon, Fraction) or self.epsilon < 0:
             raise ValueError(f"Config: `epsilon` must be a Fraction ≥ 0, got {brief(self.epsilon)}")
@@ -164,12 +157,7 @@ class Config:
         return Kernel(phi, rope, self.normalise)
 
     def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
-        """Layer i on x (..., n, width), its attention starting from a past.
-
-        pre        x ← x + attend(norm_1 x)        x ← x + mlp(norm_2 x)
-        post       x ← norm_1(x + attend x)        x ← norm_2(x + mlp x)
-        parallel   x ← x + attend(norm_1 x) + mlp(norm_1 x)
-        """
+        """Layer i on x (..., n, width), its attention starting from a past; `order` says how it goes."""
         w = model.layer_weights(i)
 
         def norm_(j: int, y: Array) -> Array:
@@ -205,7 +193,7 @@ class Config:
         return asdict(replace(self, phi=phi)) | {"epsilon": str(self.epsilon)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Config:
+    def from_json(cls, data: dict[str, Any]) -> Self:
         # Of text: Fraction("1e999999999") would never end.
         epsilon = Fraction(*(int(n) for n in data["epsilon"].split("/")))
         rope = None if data["rope"] is None else Rotary(**data["rope"])
@@ -241,9 +229,9 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
 
 
 def keys_values(c: Config, w: Mapping[str, Array], x: Array) -> tuple[Array, Array]:
-    """k (..., groups, n, d) and v (..., groups, n, m) of a layer, from the input of its attention."""
-    k, v, groups = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0), c.kv_heads
-    return split_heads(k, groups), split_heads(v, groups)
+    """k (..., groups, n, d) and v (..., groups, n, m), from the input of the attention of a layer."""
+    k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
+    return split_heads(k, c.kv_heads), split_heads(v, c.kv_heads)
 
 
 def split_heads(x: Array, *heads: int) -> Array:

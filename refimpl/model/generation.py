@@ -26,11 +26,11 @@ def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, se
     >>> list(generate(model, [3, 1, 4, 1], 6)) == list(generate(convert(model, [3, 1, 4]), [1], 6))
     True
     """
-    ids = check_arguments(model, text, tokens, temperature, seed)
-    return sample_tokens(*read_tokens(model, ids), tokens, temperature, seed)
+    ids = check_request(model, text, tokens, temperature, seed)
+    return generate_ids(*read_tokens(model, ids), tokens, temperature, seed)
 
 
-def check_arguments(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> NDArray[np.int64]:
+def check_request(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> NDArray[np.int64]:
     """The text as ids, if all arguments of `generate` are in order."""
     check_integer("generate", "tokens", tokens, least=0)
     check_integer("generate", "seed", seed, least=0)
@@ -60,7 +60,7 @@ def read_tokens(model: Model, ids: NDArray[np.int64]) -> tuple[NDArray[np.float6
     return floats(logits[-1, :]), model.carry(states, model.prompts)
 
 
-def sample_tokens(
+def generate_ids(
     logits: NDArray[np.float64], model: Model, tokens: int, temperature: float, seed: int
 ) -> Iterator[int]:
     """The ids that follow the text which `read_tokens` has read."""

@@ -15,36 +15,34 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Final
+from typing import Any, Self
 
 from ..arrays import Array, Namespace
+from ..attention.past import Past
 from ..checks import (
     check_finite,
     check_integer,
     check_shape,
     check_type,
     common_namespace,
-    is_true,
+    divide,
     leading_axes,
-    locate,
     require_finite,
 )
-from ..errors import NotDefined, ZeroDenominator
-from ..systems import ArraySystem, require, system_of
-from ..systems.floats import device, itemsize, quiet
+from ..errors import NotDefined
+from ..systems import require, system_of
+from ..systems.floats import device, quiet
 
-QuotientState = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent, and the exponent
+MATRIX = ("key", "value")  # the axes of S, in errors
+Maybe = Array | None
+Quotient = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent, and the exponent
 
 # The exponent of no past. With num = den = 0 it counts for nothing, as long as it is the least.
 NOTHING = -(2**15)
 
 
-class Carried:
-    """All that earlier text is to a recurrent layer: arrays by name, and where the next token is read."""
-
-    parts: Final[Mapping[str, Array]]
-    position: Final[int]
+class Carried(Past):
+    """All that earlier text is to a recurrent layer: arrays by name, and the next position."""
 
     def __init__(self, parts: Mapping[str, Array], position: int = 0) -> None:
         check_type("Carried", "parts", parts, Mapping)
@@ -53,53 +51,32 @@ class Carried:
         self.parts = dict(parts)  # defensive copy
         self.position = check_integer("Carried", "position", position)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(prod(x.shape) * itemsize(x) for x in self.parts.values())
+    def map_arrays(self, f: Callable[[Array, int], Array]) -> Self:
+        """Of the matrix S two axes are its own, of the others one."""
+        return type(self)({name: f(x, 2 if name == "S" else 1) for name, x in self.parts.items()}, self.position)
 
-    def map_arrays(self, f: Callable[[Array, int], Array]) -> Carried:
-        """The same with f(x, how many axes are its own) for every array x: 2 of the matrix S, else 1."""
-        return Carried({name: f(x, 2 if name == "S" else 1) for name, x in self.parts.items()}, self.position)
+    def shifted(self, by: int, kernel: object = None) -> Self:
+        """A layer without positions sees no difference."""
+        return type(self)(self.parts, self.position + check_integer("Carried", "by", by))
 
-    def shifted(self, by: int, kernel: object = None) -> Carried:
-        """The same past, seen from `by` positions further on: a layer without positions sees no difference."""
-        return Carried(self.parts, self.position + check_integer("Carried", "by", by))
-
-    def weighed(self, old: Carried | None, strength: object) -> Carried:
-        """Not defined: the weight of a text cannot be changed once it was read."""
+    def weighed(self, old: Self | None, strength: object) -> Self:
         raise NotDefined("convert: the state of a recurrence is not a sum of its tokens; `strength` must be 1")
 
     def arrays(self) -> dict[str, Array]:
-        """Its arrays by the names they have in a file."""
         return {f"state.{name}": x for name, x in self.parts.items()}
-
-    def metadata(self) -> list[dict[str, Any]]:
-        return []
 
     @classmethod
     def owns(cls, name: str) -> bool:
-        """Could an array of this name in a file be part of it?"""
         return re.fullmatch(r"state\.\w+", name) is not None
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, Array], metadata: object, position: int, kernel: object, width: int
-    ) -> Carried:
-        """The past with these arrays of a file; `Rwkv.check_past` says whether they fit."""
+    def from_arrays(cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Any, width: int) -> Self:
+        """`Rwkv.check_past` says whether these arrays fit."""
         return cls({name.removeprefix("state."): x for name, x in arrays.items()}, position)
 
 
 def recurrence(
-    r: Array,
-    w: Array,
-    k: Array,
-    v: Array,
-    /,
-    *,
-    S: Array | None = None,
-    u: Array | None = None,
-    a: Array | None = None,
-    b: Array | None = None,
+    r: Array, w: Array, k: Array, v: Array, /, *, S: Maybe = None, u: Maybe = None, a: Maybe = None, b: Maybe = None
 ) -> tuple[Array, Array]:
     """A running state: at each token the state decays (and is turned), and a key writes its value.
 
@@ -125,20 +102,11 @@ def recurrence(
             read = S if u is None else before + u[..., 0, :, None] * written
             o.append(r[..., t : t + 1, :] @ read)
         output = xp.concat(o, axis=-2)
-    return require_finite_matrix("recurrence", output, S)
+    return require_finite("recurrence", "the output", output), require_finite("recurrence", "S", S, MATRIX)
 
 
 def recurrence_sum(
-    r: Array,
-    w: Array,
-    k: Array,
-    v: Array,
-    /,
-    *,
-    S: Array | None = None,
-    u: Array | None = None,
-    a: Array | None = None,
-    b: Array | None = None,
+    r: Array, w: Array, k: Array, v: Array, /, *, S: Maybe = None, u: Maybe = None, a: Maybe = None, b: Maybe = None
 ) -> tuple[Array, Array]:
     """The same by its definition: for each token a sum over all tokens before it, and no state.
 
@@ -148,7 +116,9 @@ def recurrence_sum(
 
     Rows Y_t start as r_t and take up A_s for s descending, all t ≥ s at once. Below them stand the
     rows of the identity: they read after the last token, and so read the state there.
-    Arguments as in recurrence, which equals it.   Needs ring   Cost O(n² (d + m)), memory O(n (d + m))
+    Arguments as in recurrence, which equals it.
+    Needs    ring
+    Cost     O(n² (d + m)), memory O(n (d + m))
     """
     xp, r, w, k, v, S, u, a, b = check_matrix("recurrence_sum", r, w, k, v, S, u, a, b)
     heads, (n, d) = r.shape[:-2], r.shape[-2:]
@@ -166,14 +136,15 @@ def recurrence_sum(
                 own = (r_s * u) @ xp.matrix_transpose(k_s) * v_s
                 Y, o = xp.concat([r_s, Y], axis=-2), xp.concat([own, o], axis=-2)
         o = o + Y @ S
-    return require_finite_matrix("recurrence_sum", o[..., :n, :], o[..., n:, :])
+    S = require_finite("recurrence_sum", "S", o[..., n:, :], MATRIX)
+    return require_finite("recurrence_sum", "the output", o[..., :n, :]), S
 
 
-MatrixArguments = tuple[Namespace, Array, Array, Array, Array, Array, Array | None, Array | None, Array | None]
+MatrixArguments = tuple[Namespace, Array, Array, Array, Array, Array, Maybe, Maybe, Maybe]
 
 
-def check_matrix(who: str, *arguments: Array | None) -> MatrixArguments:
-    """The namespace and r, w, k, v, S, u, a, b: with the same leading axes, u as (..., 1, d), S not None."""
+def check_matrix(who: str, *arguments: Maybe) -> MatrixArguments:
+    """The namespace and r, w, k, v, S, u, a, b, with the same leading axes; u as (..., 1, d)."""
     given: dict[str, Any] = dict(zip("rwkvSuab", arguments, strict=True))
     given = {name: x for name, x in given.items() if x is not None or name in "rwkv"}
     if ("a" in given) != ("b" in given):
@@ -191,7 +162,7 @@ def check_matrix(who: str, *arguments: Array | None) -> MatrixArguments:
     if "u" in given:
         check_shape(who, "u", given["u"], d, like="to match `r`")
         given["u"] = given["u"][..., None, :]
-    axes = {"S": ("key", "value"), "u": ("bonus", "column")}
+    axes = {"S": MATRIX, "u": ("bonus", "column")}
     for name, x in given.items():
         check_finite(who, name, x, axes=axes.get(name, ("token", "column")))
     heads = leading_axes(who, **given)
@@ -199,14 +170,8 @@ def check_matrix(who: str, *arguments: Array | None) -> MatrixArguments:
     return xp, full["r"], full["w"], full["k"], full["v"], full["S"], full.get("u"), full.get("a"), full.get("b")
 
 
-def require_finite_matrix(who: str, o: Array, S: Array) -> tuple[Array, Array]:
-    return require_finite(who, "the output", o), require_finite(who, "S", S, ("key", "value"))
-
-
-def wkv4(
-    w: Array, u: Array, k: Array, v: Array, /, *, state: QuotientState | None = None
-) -> tuple[Array, QuotientState]:
-    """RWKV-4's average of values, column by column: a running numerator and denominator in units of e^p.
+def wkv4(w: Array, u: Array, k: Array, v: Array, /, *, state: Quotient | None = None) -> tuple[Array, Quotient]:
+    """RWKV-4's average of values in each column: a running numerator, denominator, exponent p.
 
         o_t = (e^p num + e^{u+k_t} v_t) / (e^p den + e^{u+k_t})
         num ← e^{p+w} num + e^{k_t} v_t        den ← e^{p+w} den + e^{k_t}
@@ -232,13 +197,12 @@ def wkv4(
             top = xp.maximum(p + w, k_t)
             past, own = xp.exp(p + w - top), xp.exp(k_t - top)
             num, den, p = past * num + own * v_t, past * den + own, top
-    return divide_columns("wkv4", xp, nums, dens), require_finite_state("wkv4", num, den, p)
+        o = divide("wkv4", xp.concat(nums, axis=-2), xp.concat(dens, axis=-2), "Σ exp(k)")
+    return o, require_finite_state("wkv4", num, den, p)
 
 
-def wkv4_sum(
-    w: Array, u: Array, k: Array, v: Array, /, *, state: QuotientState | None = None
-) -> tuple[Array, QuotientState]:
-    """The same by its definition: for each token a sum over all tokens before it, and nothing that runs.
+def wkv4_sum(w: Array, u: Array, k: Array, v: Array, /, *, state: Quotient | None = None) -> tuple[Array, Quotient]:
+    """The same by its definition: for each token a sum over all tokens before it; nothing runs.
 
         o_t = (Σ_{s<t} e^{(t−1−s)w + k_s} v_s + e^{u+k_t} v_t + e^{tw + p} num)
             / (Σ_{s<t} e^{(t−1−s)w + k_s}     + e^{u+k_t}     + e^{tw + p} den)
@@ -265,13 +229,14 @@ def wkv4_sum(
                 own = xp.exp(bonus - top)
                 nums.append(num + own * v[..., t : t + 1, :])
                 dens.append(den + own)
-    return divide_columns("wkv4_sum", xp, nums, dens), require_finite_state("wkv4_sum", num, den, top)
+        o = divide("wkv4_sum", xp.concat(nums, axis=-2), xp.concat(dens, axis=-2), "Σ exp(k)")
+    return o, require_finite_state("wkv4_sum", num, den, top)
 
 
 def check_quotient(
-    who: str, w: Array, u: Array, k: Array, v: Array, state: QuotientState | None
+    who: str, w: Array, u: Array, k: Array, v: Array, state: Quotient | None
 ) -> tuple[Namespace, Array, Array, Array, Array, Array, Array, Array]:
-    """The namespace and the arguments of the quotient: all with the same leading axes; all but k, v are (..., 1, d)."""
+    """The namespace and the arguments, with the same leading axes; all but k, v as (..., 1, d)."""
     if state is not None and (not isinstance(state, tuple) or len(state) != 3):
         raise TypeError(f"{who}: `state` must be a tuple (num, den, exponent), got {type(state).__name__}")
     parts = {} if state is None else dict(zip(("num", "den", "exponent"), state, strict=True))
@@ -294,19 +259,7 @@ def check_quotient(
     return xp, full["w"], full["u"], full["k"], full["v"], full["num"], full["den"], full["exponent"]
 
 
-def divide_columns(who: str, xp: Namespace, nums: list[Array], dens: list[Array]) -> Array:
-    """The numerators of all tokens over their denominators, if none of these is zero and all is finite."""
-    den: Any = xp.concat(dens, axis=-2)
-    with quiet():
-        zero = xp.singular(den) if isinstance(xp, ArraySystem) else den == 0
-        if is_true(xp.any(zero)):
-            where = locate(zero, ("token", "column"))
-            raise ZeroDenominator(f"{who}: the denominator Σ exp(k) is zero at {where} (no ε is added)")
-        o = xp.concat(nums, axis=-2) / den
-    return require_finite(who, "the output", o)
-
-
-def require_finite_state(who: str, *state: Array) -> QuotientState:
+def require_finite_state(who: str, *state: Array) -> Quotient:
     """(num, den, exponent), each (..., d), if they are finite."""
     num, den, p = (require_finite(who, "the state", x, ("state", "column"))[..., 0, :] for x in state)
     return num, den, p
@@ -314,12 +267,11 @@ def require_finite_state(who: str, *state: Array) -> QuotientState:
 
 @dataclass(frozen=True)
 class RecurrentForm:
-    """How a recurrent layer is computed: by which of the equal forms, of the matrix state and of RWKV-4's quotient."""
+    """The forms by which a recurrent layer is computed: of the matrix state, of RWKV-4's quotient."""
 
     matrix: Callable[..., tuple[Array, Array]]
-    quotient: Callable[..., tuple[Array, QuotientState]]
+    quotient: Callable[..., tuple[Array, Quotient]]
 
 
 RUNNING = RecurrentForm(recurrence, wkv4)
-EXPLICIT_SUM = RecurrentForm(recurrence_sum, wkv4_sum)
-FORMS = {"recurrent": RUNNING, "sum": EXPLICIT_SUM}
+FORMS = {"recurrent": RUNNING, "sum": RecurrentForm(recurrence_sum, wkv4_sum)}

@@ -1,6 +1,7 @@
 """RWKV 4, 5.1, 5.2 and 7: a family of models, its configuration and its layer.
 
-    x = norm_0(E[text])    x ← x + time_mixing(norm_1 x)    x ← x + channel_mixing(norm_2 x)    logits = norm(x) W
+    x = norm_0(E[text])    x ← x + time_mixing(norm_1 x)    x ← x + channel_mixing(norm_2 x)
+    logits = norm(x) W
 
 Both mixings see each token and the one before it (the *token shift*). Time mixing also sees a
 state, see recurrence.py. These are all that the past is to a layer, so a prompt is a `Carried` for
@@ -8,17 +9,18 @@ each layer, and a text read from there is read as if the prompt stood before it.
 
 | here | published | |
 |---|---|---|
-| W_R, W_K, W_V, W_G, W_O | receptance, key, value, gate, output | of time mixing; (in, out), tokens are rows |
-| mix_R … mix_G | time_mix_r … (4, 5), x_r … (7) | share of the token itself (4, 5); of the one before it (7) |
-| decay | time_decay; w0 | 4: log of the decay, −exp(w); 5: the decay, exp(−exp(w)); 7: before sigmoid and exp |
-| bonus | time_first, time_faaaa; r_k | 4: an exponent; 5: a factor (5.1: one a head); 7: a factor outside the state |
+| W_R, W_K, W_V, W_G, W_O | receptance, key, value, gate, output | time mixing; tokens are rows |
+| mix_R … mix_G | time_mix_r … (4, 5), x_r … (7) | share of the token (4, 5), or of the last (7) |
+| decay | time_decay; w0 | 4: −exp(w), its log; 5: exp(−exp(w)); 7: before sigmoid and exp |
+| bonus | time_first, time_faaaa; r_k | an exponent (4); a factor (5), outside the state (7) |
 | gain_heads, offset_heads | ln_x | norm of each head's output |
 | W_decay_1, W_decay_2 | w1, w2 | 7: a decay for each token, of low rank |
 | rate, W_rate_1, W_rate_2 | a0, a1, a2 | 7: how much of the old value at a key is replaced |
-| blend, W_blend_1, W_blend_2 | v0, v1, v2 | 7: how much of the first layer's values comes in; not in the first layer |
+| blend, W_blend_1, W_blend_2 | v0, v1, v2 | 7, later layers: share of the first layer's values |
 | W_G_1, W_G_2 | g1, g2 | 7: the gate, of low rank |
-| removal, replacement | k_k, k_a | 7: what a key removes, and what it writes |
-| W_up, W_down, W_gate; mix_up, mix_gate | key, value, receptance; time_mix_k, x_k, time_mix_r | of channel mixing |
+| removal, replacement | k_k, k_a | 7: factors of a key where it removes, where it writes |
+| W_up, W_down, W_gate | key, value, receptance | channel mixing |
+| mix_up, mix_gate | time_mix_k, x_k; time_mix_r | channel mixing |
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, Self
 
 from ..arrays import Array
 from ..attention.feature_maps import Kernel, relu2
@@ -36,7 +38,7 @@ from ..errors import NotDefined, NotFinite, choose
 from ..systems.floats import array_namespace, constant, device
 from .attention_layers import split_heads
 from .recurrence import FORMS, NOTHING, Carried, RecurrentForm
-from .transformer import EPSILON, Model, Pass, norm, silu
+from .transformer import EPSILON, Family, Model, Pass, norm, silu
 
 VERSIONS = ("4", "5.1", "5.2", "7")
 # ε in the norm of each head
@@ -50,7 +52,7 @@ Parts = dict[str, Array]  # of a Carried
 
 
 @dataclass(frozen=True)
-class Rwkv:
+class Rwkv(Family):
     """The shape of an RWKV model.
 
     version          "4", "5.1", "5.2" or "7"
@@ -69,13 +71,9 @@ class Rwkv:
     vocabulary: int = 0
     ranks: tuple[int, ...] = ()
 
-    family: ClassVar[str] = "rwkv"
-    past: ClassVar[type[Carried]] = Carried
-    norm: ClassVar[str] = "layer"
-    epsilon: ClassVar[Fraction] = EPSILON
-    order: ClassVar[str] = "pre"
-    tied: ClassVar[bool] = False
-    table: ClassVar[int] = 0
+    family = "rwkv"
+    past = Carried
+    norm, epsilon, order, tied, table = "layer", EPSILON, "pre", False, 0  # as in Config
 
     def __post_init__(self) -> None:
         choose("Rwkv", "version", self.version, VERSIONS)
@@ -120,9 +118,8 @@ class Rwkv:
             later |= low.pop("blend") | {"blend": one}
             every |= low["decay"] | low["rate"] | low["G"]
             every |= {"rate": one, "removal": one, "replacement": one, "mix_W": one, "mix_A": one, "mix_G": one}
-        shapes = {
-            f"layers.{i}.{name}": s for i in range(c.layers) for name, s in (every | later if i else every).items()
-        }
+        layers = [every, *[every | later] * (c.layers - 1)]
+        shapes = {f"layers.{i}.{name}": s for i, layer in enumerate(layers) for name, s in layer.items()}
         shapes |= {"gain_0": one, "offset_0": one, "gain": one, "offset": one}
         embeddings = {"embedding": (c.vocabulary, c.width), "unembedding": (c.width, c.vocabulary)}
         return shapes | embeddings if c.vocabulary else shapes
@@ -143,14 +140,13 @@ class Rwkv:
         return Carried(parts | ({"exponent": parts["exponent"] + NOTHING} if "exponent" in parts else {}))
 
     def check_past(self, who: str, name: str, past: Carried, like: Array) -> None:
-        """Refuse a past that a layer of this shape, in numbers like those of its `W_V`, does not carry."""
         if set(past.parts) != set(self.carried):
             wanted, got = ", ".join(self.carried), ", ".join(past.parts) or "none"
             raise ValueError(f"{who}: `{name}` must have the parts {wanted}, got {got}")
-        for part, wanted_shape in self.carried.items():
+        for part, shape in self.carried.items():
             x, full_name = past.parts[part], f"{name}.{part}"
             check_kinds(who, W_V=like, **{full_name: x})
-            check_shape(who, full_name, x, *wanted_shape)
+            check_shape(who, full_name, x, *shape)
             check_finite(who, full_name, x, axes=("head", "key", "value") if part == "S" else ("column",))
 
     def kernel(self, weights: Weights) -> Kernel:
@@ -160,7 +156,7 @@ class Rwkv:
         return None
 
     def layer(self, model: Model, i: int, x: Array, past: Carried | None, run: Pass) -> tuple[Array, Carried]:
-        """Layer i on x (..., n, width), n ≥ 0 tokens, after a past: its output, and what it carries then.
+        """Layer i on x (..., n, width), n ≥ 0 tokens, after a past: the output, the next past.
 
             x ← x + time_mixing(norm_1 x)        x ← x + channel_mixing(norm_2 x)
 
@@ -169,11 +165,12 @@ class Rwkv:
         run.shared : in version 7 the first layer leaves its values there
         """
         if run.mask != "causal":
-            raise NotDefined(
-                "transformer: a recurrence reads its text from left to right; "
-                f"`mask` must be 'causal', got {run.mask!r}"
-            )
-        form = recurrent_form(run.form)
+            why = "a recurrence reads its text from left to right"
+            raise NotDefined(f"transformer: {why}; `mask` must be 'causal', got {run.mask!r}")
+        form = "recurrent" if run.form is None else run.form
+        if not isinstance(form, RecurrentForm):
+            choose("rwkv", "form", form, FORMS)
+            form = FORMS[form]
         past = self.no_text(x) if past is None else past
         w, parts = model.layer_weights(i), past.parts
         try:
@@ -197,21 +194,13 @@ class Rwkv:
         return {"family": self.family, "version": self.version, **sizes, "ranks": [int(rank) for rank in self.ranks]}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Rwkv:
-        return cls(**data | {"ranks": tuple(data["ranks"])})
-
-
-def recurrent_form(form: RecurrentForm | str | None) -> RecurrentForm:
-    """A form of the recurrences, by name or as it is."""
-    if isinstance(form, RecurrentForm):
-        return form
-    name = "recurrent" if form is None else form
-    choose("rwkv", "form", name, FORMS)
-    return FORMS[name]
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        own = {name: value for name, value in data.items() if name != "family"}
+        return cls(**own | {"ranks": tuple(data["ranks"])})
 
 
 def shift_tokens(x: Array, last: Array) -> tuple[Array, Array, Array]:
-    """The tokens; before each of them the token before it, and `last` before the first; and the last of all.
+    """The tokens, the token before each of them (`last` before the first), and the last of all.
 
     x : (..., n, width)    last : (..., width)    ->  (..., n, width), (..., n, width), (..., width)
     """
@@ -222,13 +211,8 @@ def shift_tokens(x: Array, last: Array) -> tuple[Array, Array, Array]:
 
 
 def mix_tokens(w: Weights, name: str, x: Array, before: Array) -> Array:
-    """μ x_t + (1 − μ) x_{t−1}, versions 4 and 5."""
+    """μ x_t + (1 − μ) x_{t−1}. Version 7 has μ and 1 − μ the other way round."""
     return before + (x - before) * w[f"mix_{name}"]
-
-
-def mix_tokens_7(w: Weights, name: str, x: Array, before: Array) -> Array:
-    """(1 − μ) x_t + μ x_{t−1}, version 7."""
-    return x + (before - x) * w[f"mix_{name}"]
 
 
 def sigmoid(x: Array) -> Array:
@@ -247,7 +231,7 @@ def time_mixing_4(w: Weights, x: Array, before: Array, past: Weights, form: Recu
 def time_mixing_5(
     c: Rwkv, w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm
 ) -> tuple[Array, Parts]:
-    """(norm(o) · silu(g)) W_O, with o_t = r_tᵀ (S_{t−1} + Diag(u) k_t v_tᵀ) in each head; 5.1 has no g."""
+    """(norm(o) · silu(g)) W_O, in each head o_t = r_tᵀ (S_{t−1} + Diag(u) k_t v_tᵀ); 5.1: no g."""
     xp = array_namespace(x)
     r, k, v = (split_heads(mix_tokens(w, name, x, before) @ w[f"W_{name}"], c.heads) for name in "RKV")
     decay, bonus = (xp.broadcast_to(xp.reshape(w[name], (c.heads, -1)), (c.heads, c.d)) for name in ("decay", "bonus"))
@@ -267,10 +251,10 @@ def time_mixing_7(
     w = exp(−0.606531 σ(decay + tanh(x W_decay_1) W_decay_2))
     a = σ(rate + x W_rate_1 W_rate_2)        g = σ(x W_G_1) W_G_2
     κ = k removal / |k removal|        k ← k (1 + (a − 1) replacement)
-    v ← v + (v_first − v) σ(blend + x W_blend_1 W_blend_2), not in the first layer, whose v is v_first
+    v ← v + (v_first − v) σ(blend + x W_blend_1 W_blend_2), but in the first layer v = v_first
     """
     xp = array_namespace(x)
-    x_r, x_w, x_k, x_v, x_a, x_g = (mix_tokens_7(w, name, x, before) for name in "RWKVAG")
+    x_r, x_w, x_k, x_v, x_a, x_g = (mix_tokens(w, name, before, x) for name in "RWKVAG")
     r, k, v = x_r @ w["W_R"], x_k @ w["W_K"], x_v @ w["W_V"]
     decay = xp.exp(-constant(x, DECAY) * sigmoid(w["decay"] + xp.tanh(x_w @ w["W_decay_1"]) @ w["W_decay_2"]))
     rate = sigmoid(w["rate"] + x_a @ w["W_rate_1"] @ w["W_rate_2"])
@@ -291,9 +275,9 @@ def time_mixing_7(
 
 def channel_mixing(c: Rwkv, w: Weights, x: Array, before: Array) -> Array:
     """σ(x W_gate) · relu(x W_up)² W_down; version 7 has no gate."""
-    mix = mix_tokens_7 if c.version == "7" else mix_tokens
-    o = relu2(mix(w, "up", x, before) @ w["W_up"]) @ w["W_down"]
-    return o if c.version == "7" else sigmoid(mix(w, "gate", x, before) @ w["W_gate"]) * o
+    mixed = mix_tokens(w, "up", before, x) if c.version == "7" else mix_tokens(w, "up", x, before)
+    o = relu2(mixed @ w["W_up"]) @ w["W_down"]
+    return o if c.version == "7" else sigmoid(mix_tokens(w, "gate", x, before) @ w["W_gate"]) * o
 
 
 def concatenate_heads(x: Array) -> Array:

@@ -6,9 +6,9 @@ Everything but attention is token-wise, so a theorem about one attention layer l
 induction over layers. A model may carry *biases*: for each layer the Past from which it starts; of
 linearized attention that is the State (b_KV, b_D, position). See prompt/conversion.py.
 
-A family of layers is one file of this package: attention_layers.py has linear and softmax attention,
-rwkv.py has RWKV. The roots and exponentials here need a real system. The rational stand-ins beside
-them, tangent to them at their usual argument, let whole models run in ℚ and GF(p).
+A family of layers is one file of this package: attention_layers.py (linear and softmax attention),
+rwkv.py. The roots and exponentials here need a real system. The rational stand-ins beside them,
+tangent to them at their usual argument, let whole models run in ℚ and GF(p).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isqrt
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, cast
 
 from ..arrays import Array, Mask
-from ..attention.feature_maps import Kernel, relu
+from ..attention.feature_maps import FeatureMap, Kernel, relu
 from ..attention.past import Past
 from ..attention.rope import circle_point
 from ..checks import check_finite, check_integer, check_kinds, check_shape, check_token_ids, check_type, require_finite
@@ -33,15 +33,20 @@ from ..systems.floats import array_namespace, constant, device, require_of, sure
 # √(2/π), as published code has it: the nearest float64.
 GELU = Fraction(7186705221432913, 2**53)
 EPSILON = Fraction(1, 100000)
+Bias = Array | int  # 0 where there is none
 
 
 class AttentionCall(NamedTuple):
-    """What the attention of a layer is given: q (..., n, d), k, v with one more axis, and its past."""
+    """The arguments of the attention of a layer: q (..., n, d); k, v with one more axis; its past."""
 
     q: Array
     k: Array
     v: Array
     past: Any
+
+
+Between = Callable[[int, Array], Array]
+OnAttention = Callable[[int, AttentionCall], None]
 
 
 @dataclass(frozen=True)
@@ -52,73 +57,58 @@ class Pass:
     mask : as in linear_attention
     between : (i, x) -> x, called on the output of layer i: to watch it, or to replace it
     on_attention : (i, call), told of each call of attention before it is made
-    shared : what the layers of this pass tell each other
+    shared : values that the layers of this pass leave for each other
     """
 
     form: Any = None
     mask: Mask = "causal"
-    between: Callable[[int, Array], Array] | None = None
-    on_attention: Callable[[int, AttentionCall], None] | None = None
+    between: Between | None = None
+    on_attention: OnAttention | None = None
     shared: dict[str, Array] = field(default_factory=dict)
 
 
 class Family(Protocol):
-    """A kind of model: its configuration and its layer. A new one is a frozen dataclass in a file of its own.
+    """A kind of model: its configuration and its layer. Each is a frozen dataclass in its own file.
 
-    family : its name in files        shapes : name and shape of every parameter
-    past : the kind of Past that a layer carries        d : width of a key
-    norm, epsilon, order, tied, table : as in Config, for what stands around the layers
+    family          its name in files
+    d               width of a key
+    norm, epsilon, order, tied, table    as in Config, for the steps before and after the layers
+    shapes          name and shape of every parameter
+    past            the kind of Past that a layer carries
+    kernel          φ and RoPE of its attention
+    layer           layer i on x (..., n, width), starting from its past; None: from no text
+    check_past      refuse a past that a layer of this shape, in numbers like these, does not have
+    cache_bytes     bytes of a KV cache of so many tokens; None where attention has none
     """
 
-    @property
-    def family(self) -> str: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def width(self) -> int: ...
+    family: ClassVar[str]
+    layers: int
+    width: int
+    vocabulary: int
+    norm: str
+    epsilon: Fraction
+    order: str
+    tied: bool
+    table: int
+
     @property
     def d(self) -> int: ...
-    @property
-    def vocabulary(self) -> int: ...
-    @property
-    def table(self) -> int: ...
-    @property
-    def norm(self) -> str: ...
-    @property
-    def epsilon(self) -> Fraction: ...
-    @property
-    def order(self) -> str: ...
-    @property
-    def tied(self) -> bool: ...
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]: ...
     @property
     def past(self) -> type[Any]: ...
-
-    def kernel(self, weights: Mapping[str, Array]) -> Kernel:
-        """φ and RoPE of its attention."""
-        ...
-
-    def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
-        """Layer i on x (..., n, width), starting from its past; None: from no text."""
-        ...
-
-    def check_past(self, who: str, name: str, past: Any, like: Array) -> None:
-        """Refuse a past that a layer of this shape, in numbers like these, does not have."""
-        ...
-
-    def cache_bytes(self, tokens: int, itemsize: int) -> int | None:
-        """Bytes of a KV cache of so many tokens; None where attention has none."""
-        ...
-
+    def kernel(self, weights: Mapping[str, Array]) -> Kernel: ...
+    def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]: ...
+    def check_past(self, who: str, name: str, past: Any, like: Array) -> None: ...
+    def cache_bytes(self, tokens: int, itemsize: int) -> int | None: ...
     def to_json(self) -> dict[str, Any]: ...
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Family: ...
+    def from_json(cls, data: dict[str, Any]) -> Self: ...
 
 
 @dataclass(eq=False)
 class Model:
-    """A configuration, its weights by name, and the biases that carry a prompt: a Past for each layer.
+    """A configuration, its weights by name, and biases that carry a prompt: a Past for each layer.
 
     prompts : the lengths of the prompts it carries, in the order of conversion
     """
@@ -141,11 +131,11 @@ class Model:
                 raise ValueError(f"Model: `weights` must have {name!r} of shape {wanted}, got no such name")
         check_kinds("Model", **self.weights)
         for name, wanted in self.config.shapes.items():
-            if tuple(self.weights[name].shape) != wanted:
-                got = tuple(self.weights[name].shape)
-                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {got}")
-            if not surely_finite(self.weights[name]):
-                check_finite("Model", name, self.weights[name], axes=("row", "column")[2 - len(wanted) :])
+            x = self.weights[name]
+            if tuple(x.shape) != wanted:
+                raise ValueError(f"Model: `{name}` must have shape {wanted}, got {tuple(x.shape)}")
+            if not surely_finite(x):
+                check_finite("Model", name, x, axes=("row", "column")[2 - len(wanted) :])
         self.kernel = self.config.kernel(self.weights)
         self.check_biases()
 
@@ -205,14 +195,15 @@ def transformer(
     *,
     form: Any = None,
     mask: Mask = "causal",
-    between: Callable[[int, Array], Array] | None = None,
-    on_attention: Callable[[int, AttentionCall], None] | None = None,
+    between: Between | None = None,
+    on_attention: OnAttention | None = None,
 ) -> tuple[Array, tuple[Any, ...]]:
     """The output for a text, and the past of each layer after it.
 
         x = embed(text);    x, past_i = layer_i(x, bias_i) for each layer;    unembed(x)
 
-    text : token ids (..., n), or vectors (..., n, width)    ->  logits (..., n, vocabulary), or vectors
+    text : token ids (..., n), or vectors (..., n, width)
+        ->  logits (..., n, vocabulary), or vectors
     form : the definition of attention, or a form that equals it; None: the fastest
     mask : as in linear_attention        between, on_attention : as in Pass
     """
@@ -226,12 +217,12 @@ def check_text(model: Model, text: Any, who: str, name: str) -> Any:
     """Token ids (..., n) on the host, or vectors (..., n, width), as they are."""
     c = model.config
     ids = check_token_ids(who, name, text, c.vocabulary) if c.vocabulary else None
-    if ids is None:
-        check_kinds(who, weights=model.like, **{name: text})
-        check_shape(who, name, text, "tokens", c.width)
-        check_finite(who, name, text)
-        return text
-    return ids
+    if ids is not None:
+        return ids
+    check_kinds(who, weights=model.like, **{name: text})
+    check_shape(who, name, text, "tokens", c.width)
+    check_finite(who, name, text)
+    return text
 
 
 def token_vectors(model: Model, text: Any) -> Array:
@@ -248,16 +239,13 @@ def embed(model: Model, text: Any) -> Array:
     c, w, x = model.config, model.weights, token_vectors(model, text)
     if "gain_0" in w:
         x = norm(x, w["gain_0"], w["offset_0"], kind=c.norm, epsilon=c.epsilon)
-    return x + position_rows(model, x.shape[-2]) if c.table else x
-
-
-def position_rows(model: Model, n: int) -> Array:
-    """The rows of the table of absolute positions for the next n tokens."""
-    p, table = model.position, model.config.table
-    if p < 0 or p + n > table:
+    if not c.table:
+        return x
+    p, n = model.position, x.shape[-2]
+    if p < 0 or p + n > c.table:
         got = f"{n} tokens read from position {p} on"
-        raise ValueError(f"transformer: `text` must fit the table of {table} absolute positions, got {got}")
-    return model.weights["positions"][p : p + n, :]
+        raise ValueError(f"transformer: `text` must fit the table of {c.table} absolute positions, got {got}")
+    return x + w["positions"][p : p + n, :]
 
 
 def run_layers(model: Model, x: Array, run: Pass) -> tuple[Array, tuple[Any, ...]]:
@@ -284,7 +272,7 @@ NORMS = {"none": "ring", "layer": "real", "rms": "real", "layer_rational": "fiel
 
 
 def norm(
-    x: Array, gain: Array | int = 1, offset: Array | int = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON
+    x: Array, gain: Array | int = 1, offset: Bias = 0, *, kind: str = "layer", epsilon: Fraction = EPSILON
 ) -> Array:
     """Normalise each token, (..., n, width).
 
@@ -308,10 +296,7 @@ def norm(
 
 
 def gelu(x: Array) -> Array:
-    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), as in GPT-2.   Needs real
-
-    Source   Hendrycks and Gimpel 2016
-    """
+    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))).   Needs real   Source Hendrycks and Gimpel 2016"""
     inner = constant(x, GELU) * (x + constant(x, Fraction(44715, 10**6)) * x * x * x)
     return x / 2 * (1 + array_namespace(x).tanh(inner))
 
@@ -322,31 +307,20 @@ def silu(x: Array) -> Array:
 
 
 def quadratic(x: Array) -> Array:
-    """x/2 + x²/4 = x (2 + x) / 4: silu to second order, its rational stand-in.   Needs field; 2 ≠ 0"""
+    """x/2 + x²/4 = x (2 + x) / 4: silu to second order, its stand-in.   Needs field; 2 ≠ 0"""
     return x * (2 + x) / 4
 
 
-ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], str]] = {
-    "gelu": (gelu, "real"),
-    "silu": (silu, "real"),
-    "relu": (relu, "ordered"),
-    "quadratic": (quadratic, "field"),
-}
+ACTIVATIONS: dict[str, tuple[FeatureMap, str]] = {"gelu": (gelu, "real"), "silu": (silu, "real")}
+ACTIVATIONS |= {"relu": (relu, "ordered"), "quadratic": (quadratic, "field")}
 
 
 def mlp(
-    x: Array,
-    up: Array,
-    down: Array,
-    gate: Array | None = None,
-    b_up: Array | int = 0,
-    b_down: Array | int = 0,
-    *,
-    activation: str = "gelu",
+    x: Array, up: Array, down: Array, gate: Array | None = None, b_up: Bias = 0, b_down: Bias = 0, *, activation: str
 ) -> Array:
-    """σ(x W_up + b_up) W_down + b_down, or gated: (σ(x W_gate) · (x W_up + b_up)) W_down + b_down.
+    """σ(x W_up + b_up) W_down + b_down; gated, σ(x W_gate) · (x W_up + b_up) stands before W_down.
 
-    Source   Shazeer 2020
+    Source   Shazeer 2020 (gated)
     """
     sigma, needed = ACTIVATIONS[activation]
     require_of(x, needed, activation)

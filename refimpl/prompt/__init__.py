@@ -1,1 +1,1 @@
-"""A prompt as biases: exactly (ICLCA), as a memory of fixed size (ICLAA), and how near that comes."""
+"""A prompt as biases: exactly (ICLCA), or as a memory of fixed size (ICLAA), with its error."""

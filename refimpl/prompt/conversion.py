@@ -2,11 +2,11 @@
 
 For a prompt of M tokens before the input, in each layer and head,
 
-    b'_KV = R_{-M} b_KV + Σ_{j=0..M-1} R_{j-M} φ(k'_j) v'_jᵀ        b'_D = b_D + Σ_{j=0..M-1} φ(k'_j)
+    b'_KV = R_{-M} b_KV + Σ_{j=0..M-1} R_{j-M} φ(k'_j) v'_jᵀ      b'_D = b_D + Σ_{j=0..M-1} φ(k'_j)
 
-and the model with b'_KV, b'_D, run on the input alone, gives exactly what it gives on the prompt and
-the input, for every input of every length. The biases are the state of the attention after the
-prompt, seen from where the input will be read.
+and the model with b'_KV, b'_D, run on the input alone, gives exactly the output of the model that
+reads the prompt and the input, for every input of every length. The biases are the state of the
+attention after the prompt, seen from where the input will be read.
 
 With RoPE before the kernel, R_{j-M} stands inside φ, and in b_D too; positions can then begin anew
 only for φ = identity.
@@ -20,7 +20,16 @@ of the sums is approximate. A recurrent layer has its state, which is exact agai
 Assumes  prompt activations do not depend on the input (causal; prefix masks are our extension);
          relative positions, unless positions go on where the prompt ended; a denominator that is a
          sum over tokens
-Source   Chen, Hu, Jin, Lee, Kawaguchi 2024 (arXiv 2406.02847), Theorem 4.5; here positions start at 0
+Source   Chen, Hu, Jin, Lee, Kawaguchi 2024 (arXiv 2406.02847), Theorem 4.5; positions start at 0
+
+    >>> from refimpl import QQ, Config, random_model
+    >>> config = Config(2, 3, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=5)
+    >>> model = random_model(QQ, config, seed=0)
+    >>> converted = convert(model, [3, 1, 4])
+    >>> QQ.equal(converted([1, 2]), model([3, 1, 4, 1, 2])[3:, :])
+    True
+    >>> converted.biases[0].b_KV.shape, converted.biases[0].b_D.shape
+    ((2, 2, 1), (2, 2))
 """
 
 from __future__ import annotations
@@ -39,7 +48,7 @@ from ..attention.random_features import same_draw
 from ..attention.softmax_attention import KVCache
 from ..checks import check_integer, check_scalar, check_type, is_zero
 from ..errors import NotDefined, NotFinite, choose
-from ..model.transformer import AttentionCall, Model, Pass, check_text, embed, run_layers
+from ..model.transformer import AttentionCall, Between, Model, Pass, check_text, embed, run_layers
 from ..systems.floats import array_namespace
 
 # (keys, values, queries to expect, layer) -> memory; see compression/
@@ -56,7 +65,7 @@ def convert(
     chunk: int | None = None,
     by: Maker | None = None,
     form: Any = None,
-    between: Callable[[int, Array], Array] | None = None,
+    between: Between | None = None,
 ) -> Model:
     """The same model, carrying the prompt as biases.
 
@@ -66,21 +75,14 @@ def convert(
     prompt : token ids (..., M) or vectors (..., M, width), leading axes a batch of prompts;
              or an iterator over consecutive pieces
     mask : "causal", or "full": prompt tokens see each other, as under a prefix mask
-    restart : read the input where the prompt began; False: where it ended, as absolute positions and
-              RoPE before the kernel need. With `by`, that may be one more approximation
+    restart : read the input where the prompt began (with `by`, this may be one more approximation);
+              False: where it ended, as absolute positions and RoPE before the kernel need
     strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
     chunk : push it through in pieces of so many tokens: memory then grows only with a KV cache
-    by : for softmax, how the prompt becomes a memory, as Compression("tilted", 32); None: its KV cache
+    by : for softmax: makes a memory of the prompt, as Compression("tilted", 32); None: its KV cache
     form, between : as in `transformer`
     Equals   the prompted model (theorem iclca)
     Cost     one forward pass over the prompt
-
-    >>> from refimpl import QQ, Config, random_model
-    >>> config = Config(layers=2, width=3, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=5)
-    >>> model = random_model(QQ, config, seed=0)
-    >>> converted = convert(model, [3, 1, 4])
-    >>> QQ.equal(converted([1, 2]), model([3, 1, 4, 1, 2])[3:, :])
-    True
     """
     check_type("convert", "model", model, Model)
     if mask != "causal":
@@ -118,8 +120,7 @@ def is_one(strength: Any) -> bool:
 def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCall]], strength: Any) -> Model:
     """The last M tokens of each cache as a memory, beside older tokens and memories.
 
-    The prompt's own queries suggest which ones to expect of the input, as if they were asked where
-    the input begins.
+    The queries to expect are the prompt's own, as if they were asked where the input begins.
     """
     xp, rope, d = array_namespace(model.like), model.kernel.rope, model.config.d
     root = xp.sqrt(xp.sqrt(xp.ones_like(model.weights["layers.0.W_Q"][:1, :1]) / d))  # √c = d^-¼
@@ -138,7 +139,7 @@ def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCa
 
 
 def add_memory(memories: tuple[Memory, ...], memory: Memory, y: Array, v: Array, strength: Any) -> tuple[Memory, ...]:
-    """The memories with one more, joined with the last one if that is read through the same draw."""
+    """The memories with one more, joined with the last one if both are read through one draw."""
     last = memories[-1] if memories else None
     joins = last and last.mix is None and memory.mix is None and same_draw(last.phi, memory.phi)
     if last and joins:
@@ -149,15 +150,9 @@ def add_memory(memories: tuple[Memory, ...], memory: Memory, y: Array, v: Array,
 
 
 def unconvert(
-    model: Model,
-    prompt: Any,
-    *,
-    mask: str = "causal",
-    restart: bool = True,
-    strength: Any = 1,
-    form: Any = linear_attention_chunked,
+    model: Model, prompt: Any, *, mask: str = "causal", restart: bool = True, strength: Any = 1, form: Any = None
 ) -> Model:
-    """The model without the prompt converted last: unconvert(convert(model, prompt), prompt) = model.
+    """The model without the last prompt: unconvert(convert(model, prompt), prompt) = model.
 
         b_KV = R_M (b'_KV − λ Σ_j R_{j-M} φ(k'_j) v'_jᵀ)        b_D = b'_D − λ Σ_j φ(k'_j)
 
@@ -170,9 +165,8 @@ def unconvert(
     choose("unconvert", "mask", mask, ("causal", "full"))
     check_scalar("unconvert", "strength", strength, weights=model.like)
     if model.config.past is not State:
-        raise NotDefined(
-            "unconvert: only out of the sums of linearized attention can a prompt be taken; keep the model without it"
-        )
+        only = "only out of the sums of linearized attention can a prompt be taken"
+        raise NotDefined(f"unconvert: {only}; keep the model without it")
     text = check_text(model, prompt, "unconvert", "prompt")
     M = text.shape[-1 if text.dtype == int else -2]
     if model.prompts[-1:] != (M,):
@@ -190,7 +184,7 @@ def unconvert(
         text = states.absorb(empty if state.z is not None else replace(empty, z=None), k, v, kernel)
         both = replace(state, position=start + M)
         before = states.remove(both, states.scale(text, strength), kernel, origin=start)
-        return form(q, k, v, kernel, state=before, mask=mask)[0], before
+        return (form or linear_attention_chunked)(q, k, v, kernel, state=before, mask=mask)[0], before
 
     full = model.carry([replace(b, position=start) for b in biases], model.prompts)
     _, before = run_layers(full, embed(full, text), Pass(without_own_text, mask))
@@ -204,15 +198,10 @@ def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterat
     streamed = isinstance(prompt, Iterator)
     if mask != "causal" and (streamed or chunk):
         raise NotDefined(f"convert: a prompt can be read in pieces only under mask 'causal', got {mask!r}")
-    for part in chain((no_tokens(model),), prompt) if streamed else (prompt,):
+    no_tokens = model.weights["layers.0.W_O"][:0, :]  # (0, width)
+    for part in chain((no_tokens,), prompt) if streamed else (prompt,):
         text = check_text(model, part, "convert", "prompt")
         columns = () if text.dtype == int else (slice(None),)
         n = max(text.shape[-1 - len(columns)], 1)
         for first in range(0, n, chunk or n):
             yield text[(..., slice(first, first + (chunk or n)), *columns)]
-
-
-def no_tokens(model: Model) -> Array:
-    """Vectors (0, width)."""
-    transpose = array_namespace(model.like).matrix_transpose
-    return transpose(model.weights["layers.0.W_K"][:, :0])

@@ -19,11 +19,12 @@ from ..systems.formats import FORMATS
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How near the logits of a converted model come to those of the prompted one, over all tokens of an input.
+    """How near the logits of a converted model come to those of the prompted one, on an input.
 
-    error, agreement                    relative error, and the share of tokens with the same likeliest successor
+    error, agreement                    relative error, and the share of tokens with the same
+                                        likeliest successor
     dropped_error, dropped_agreement    the same of the model without the prompt
-    bytes, cache_bytes                  of the biases, and of the KV cache of the prompt, if it has one
+    bytes, cache_bytes                  of the biases; of the KV cache of the prompt, if there is one
     """
 
     error: float
@@ -49,17 +50,14 @@ class Fidelity:
 def fidelity(
     model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None, mask: str = "causal"
 ) -> Fidelity:
-    """Compare the prompted model on prompt and text (by `form`) with the converted one on the text alone."""
+    """Compare the prompted model on prompt and text (by `form`) with the converted one on the text."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("fidelity", name, x, Model)
-    ids = [
-        check_token_ids("fidelity", name, x, model.config.vocabulary)
-        for name, x in (("prompt", prompt), ("text", text))
-    ]
-    if not model.config.vocabulary or any(x is None for x in ids):
-        raise ValueError(
-            "fidelity: `model` must have a vocabulary, and `prompt` and `text` be token ids of it, got vectors"
-        )
+    texts, size = (("prompt", prompt), ("text", text)), model.config.vocabulary
+    ids = [check_token_ids("fidelity", name, x, size) for name, x in texts]
+    if not size or any(x is None for x in ids):
+        wanted = "have a vocabulary, and `prompt` and `text` be token ids of it"
+        raise ValueError(f"fidelity: `model` must {wanted}, got vectors")
     lead = np.broadcast_shapes(*(x.shape[:-1] for x in ids))
     both, M = np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in ids], axis=-1), ids[0].shape[-1]
     want, _ = transformer(model, both, form=form, mask=M if mask == "full" else mask)
@@ -78,10 +76,7 @@ def sizes_in_bytes(model: Model) -> dict[str, int]:
 
 
 def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None) -> tuple[float, float] | None:
-    """The errors of the converted and of the prompted logits, against the prompted model in wider floats.
-
-    None where there are no wider floats.
-    """
+    """The errors of the converted and of the prompted logits, against wider floats, if there are any."""
     system = system_of(model.like)
     kind = "longdouble" if isinstance(system, Float) and system.kind == "float64" else "float64"
     if not isinstance(system, Float) or np.finfo(kind).nmant <= FORMATS[system.kind][0]:
@@ -98,6 +93,6 @@ def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: An
 
 
 def distance(got: Array, want: Array) -> tuple[float, float]:
-    """‖got − want‖ / ‖want‖ of logits (n, vocabulary), and the share of tokens with the same likeliest successor."""
+    """‖got − want‖ / ‖want‖ of logits (n, vocabulary), and the share of rows with the same largest."""
     got, want = floats(got), floats(want)
     return float(np.linalg.norm(got - want) / np.linalg.norm(want)), float(np.mean(got.argmax(-1) == want.argmax(-1)))

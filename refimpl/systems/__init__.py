@@ -1,4 +1,4 @@
-"""What a number is. One source runs over all of these.
+"""What a number is: one source runs over all of these.
 
 | system | numbers | can |
 |---|---|---|

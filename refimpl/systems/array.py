@@ -81,9 +81,7 @@ class System:
 
     def to_file(self, x: Any) -> HostArray:
         """An array of this system as a file holds it."""
-        raise NotDefined(
-            f"numbers of {self.name} have no place in a file; floats of at most 64 bits and GF(p) have one"
-        )
+        raise NotDefined(f"numbers of {self.name} cannot be written; floats of at most 64 bits and GF(p) can")
 
     def from_file(self, name: str, x: HostArray) -> Array:
         """The array of that name in a file as one of this system. Its numbers are not trusted."""

@@ -278,13 +278,11 @@ class Float(System):
         return self.place(cos), self.place(sin)
 
 
+# θ/2π = T/2⁶⁴ + τ with T an integer. uint64 computes p T modulo 2⁶⁴, so whole turns drop out without
+# rounding. Quarter turns drop out next, and the angle that is left is small: it is below 0.8 in size
+# and wrong by less than 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
 def host_angles(frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[HostArray, HostArray]:
-    """cos and sin of pθ in float64, right to 2⁻⁵¹ at any position up to 2⁵³, for θ up to 2⁶⁴.
-
-    θ/2π = T/2⁶⁴ + τ with T an integer. uint64 computes p T modulo 2⁶⁴, so whole turns drop out
-    without rounding. Quarter turns drop out next, and the angle that is left is small: it is below
-    0.8 in size and wrong by less than 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
-    """
+    """cos and sin of pθ in float64, right to 2⁻⁵¹ at any position up to 2⁵³, for θ up to 2⁶⁴."""
     whole, part = _turns(tuple(frequencies))
     p = np.asarray(positions, dtype=np.int64)[..., None]
     with np.errstate(over="ignore"):

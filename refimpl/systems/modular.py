@@ -120,7 +120,7 @@ def product(a: HostArray, b: HostArray, p: int, total: HostArray) -> None:
                 np.matmul(left[i][..., block], right[power - i][..., block, :], out=part)
                 np.add(total, part, out=total, dtype=np.int64, casting="unsafe")
         if power:
-            shift(total, way.bits, p)
+            shift_bits(total, way.bits, p)
     residue(total, p)
 
 
@@ -162,7 +162,7 @@ def floor(x: HostArray, p: int) -> None:
         np.bitwise_and(part.view(np.int64), LAST, part.view(np.int64))
 
 
-def shift(x: HostArray, bits: int, p: int) -> None:
+def shift_bits(x: HostArray, bits: int, p: int) -> None:
     """x 2^bits modulo p, in place, to within p/2 and a little.
 
     The two products wrap around modulo 2⁶⁴, but their difference is small, so it is right.

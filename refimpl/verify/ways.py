@@ -279,7 +279,7 @@ class Oracle(Way):
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, left, right = pair
         truth = same[2].system.fractions(same[2])
-        return Finding(name, squares=(squared_error(left, truth), squared_error(right, truth)))
+        return Finding(name, squares=(relative_squared_error(left, truth), relative_squared_error(right, truth)))
 
     def agreement(self, tally: Tally) -> Verdict:
         left, right = (math.sqrt(sum(f.squares[i] for f in tally.findings)) for i in (0, 1))
@@ -364,7 +364,7 @@ def likelihood(chance: Fraction) -> str:
     return f"false with probability ≤ 2^-{(chance.denominator // chance.numerator).bit_length() - 1}"
 
 
-def squared_error(x: Array, truth: np.ndarray) -> float:
+def relative_squared_error(x: Array, truth: np.ndarray) -> float:
     """Σ (x − truth)², relative to the largest entry."""
     error, size = (np.asarray(y.astype(np.float64)) for y in (fractions(x, "verify") - truth, truth))
     return float(np.sum((error / max(np.max(np.abs(size), initial=0), 1e-300)) ** 2))

@@ -1,4 +1,6 @@
-"""Bad input to feature maps, RoPE, the forms of attention, states and memories: every message, word for word."""
+"""Bad input to feature maps, RoPE, the forms of attention, states and memories: every message, word
+for word.
+"""
 
 from __future__ import annotations
 
@@ -92,10 +94,10 @@ VALUE_ERRORS: Table = {
         a(3, n, d), a(3, n, d), a(3, n, m), padding=np.ones((2, n), bool)
     ),
     "features: `phi_k(k)` must have shape (..., 5, features) to match `k`, got (2, 3)": lambda: la(
-        q, k, v, kernel=ri.Kernel(lambda x: x[..., :2, :])
+        q, k, v, ri.Kernel(lambda x: x[..., :2, :])
     ),
     "features: `phi_q(q)` must have shape (..., 5, 2) to match phi_k(k), got (5, 3)": lambda: la(
-        q, k, v, kernel=ri.Kernel((ri.feature_maps.identity, lambda x: x[..., :2]))
+        q, k, v, ri.Kernel((ri.feature_maps.identity, lambda x: x[..., :2]))
     ),
     "features: `k` must have shape (..., 5, width) to match `q`, got (4, 3)": lambda: ri.state.features(q, a(4, d)),
     "join: `b.S` must have shape (..., 3, 2) (features, values), got (4, 2)": lambda: ri.state.join(
@@ -140,7 +142,7 @@ VALUE_ERRORS: Table = {
     # NaN, inf, zero, overflow: which token, which head
     "linear_attention: `q` must be finite, got nan or inf at token 3, column 1": {
         "nan_q": lambda: la(put(q, (3, 1), nan), k, v),
-        "nan_before_phi": lambda: la(put(q, (3, 1), nan), k, v, kernel=ri.Kernel("relu")),
+        "nan_before_phi": lambda: la(put(q, (3, 1), nan), k, v, ri.Kernel("relu")),
     },
     "linear_attention: `v` must be finite, got nan or inf at token 2, column 0": lambda: la(q, k, put(v, (2, 0), -inf)),
     "linear_attention: `k` must be finite, got nan or inf at token 4, column 0, head (1, 2)": lambda: la(
@@ -171,14 +173,14 @@ VALUE_ERRORS: Table = {
     "angle_table: `base` must be positive, got 0": lambda: ri.angle_table(F, 2, base=0),
     "angle_table: `positions` must not exceed 2^53 in size, got -9007199254740993": lambda: table(2)([0, -(2**53) - 1]),
     "angle_table: `positions` must not exceed 2^53 in size, got 9007199254740996": lambda: la(
-        q, k, v, kernel=ri.Kernel(rope=Rope(table(2))), state=State(S, z, 2**53)
+        q, k, v, ri.Kernel(rope=Rope(table(2))), state=State(S, z, 2**53)
     ),
     "power_table: `c`, `s` must satisfy c² + s² = 1, pair 1 does not": lambda: ri.power_table(
         QQ.convert([1, 1]), QQ.convert([0, 1])
     ),
     "power_table: `c` and `s` must have one shape (pairs,), got (2,) and (1,)": lambda: ri.power_table(a(2), a(1)),
-    "rotate: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: la(
-        q, k, v, kernel=ri.Kernel(rope=Rope(table(4)))
+    "Rope: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: la(
+        q, k, v, ri.Kernel(rope=Rope(table(4)))
     ),
     "interleave: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: ri.rope.interleave(
         q, pairs=2
@@ -210,7 +212,7 @@ VALUE_ERRORS: Table = {
         "feature_map: `name` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, polynomial(1), "
         "polynomial(2), relu, relu2, "
         "taylor2, got 'rleu'; did you mean 'relu'?"
-    ): lambda: la(q, k, v, kernel=ri.Kernel("rleu")),
+    ): lambda: la(q, k, v, ri.Kernel("rleu")),
     # Sizes
     (
         "linear_attention: `mask` must be 'causal', 'full' or a prefix length, an integer between 0 and 5, got -1"
@@ -241,7 +243,7 @@ VALUE_ERRORS: Table = {
     "KVCache: `position` must be an integer, got '5'": lambda: KVCache(k, v, keep, "5"),
     "shift: `by` must be an integer, got 0.5": lambda: ri.state.shift(State(S, z), 0.5),
     # State
-    "linear_attention: `state` has S but no z; a normalised layer needs both (the denominator is φ(q)·z)": lambda: la(
+    "linear_attention: `state` has S but no z; a normalised layer needs both (it divides by φ(q)·z)": lambda: la(
         q, k, v, state=State(S, None)
     ),
     "join: `b` must have z exactly if the other state has it, got z in `b` only": lambda: ri.state.join(
@@ -266,7 +268,7 @@ VALUE_ERRORS: Table = {
     "write: leading axes (3,) of `v` must broadcast with (2,) of `y`": lambda: write(
         directions, a(2, n, d), a(3, n, m)
     ),
-    "write: `y` must have a token or more, since nothing has no scale, got none": lambda: write(
+    "write: `y` must have at least one token (a memory of no tokens has no scale), got none": lambda: write(
         directions, k[:0], v[:0]
     ),
     "Points: `x` must have shape (..., tokens, 3) to match `points`, got (5, 2)": lambda: points.log(v),
@@ -316,10 +318,10 @@ TYPE_ERRORS: Table = {
         q, k, v, state=State(S, *f32(z))
     ),
     "features: `phi_k(k)` has dtype float32, `k` has float64; convert one of them explicitly": lambda: la(
-        q, k, v, kernel=ri.Kernel(lambda x: x.astype(np.float32))
+        q, k, v, ri.Kernel(lambda x: x.astype(np.float32))
     ),
-    "rotate: `cos` has dtype float64, `x` has float32; convert one of them explicitly": lambda: la(
-        *f32(q, k, v), kernel=ri.Kernel(rope=Rope(table(2)))
+    "Rope: `cos` has dtype float64, `x` has float32; convert one of them explicitly": lambda: la(
+        *f32(q, k, v), ri.Kernel(rope=Rope(table(2)))
     ),
     "softmax_attention: `scale` has dtype float64, `q` has float32; convert one of them explicitly": lambda: soft(
         *f32(q, k, v), scale=np.float64(0.5)
@@ -352,7 +354,7 @@ TYPE_ERRORS: Table = {
         la(q, k, v, state=State(strict.asarray(S), z))
     ),
     "features: `phi_k(k)` has library array_api_strict, `k` has numpy; convert one of them explicitly": lambda: la(
-        q, k, v, kernel=ri.Kernel(strict.asarray)
+        q, k, v, ri.Kernel(strict.asarray)
     ),
     "linear_attention: `padding` has library array_api_strict, `k` needs numpy; convert it explicitly": {
         "padding_library": lambda: la(q, k, v, padding=strict.asarray(keep[0])),
@@ -379,8 +381,8 @@ TYPE_ERRORS: Table = {
         GF(7).random((n, d), 1), GF(7).random((n, d), 1), GF(11).random((n, m), 1)
     ),
     "linear_attention: `k` has number system numpy, `q` has ℚ; convert one of them explicitly": lambda: la(Q[0], k, v),
-    "rotate: `cos` has number system GF(7), `x` has ℚ; convert one of them explicitly": lambda: la(
-        *Q, kernel=ri.Kernel(rope=Rope(ri.power_table(GF(7).convert([0]), GF(7).convert([1]))))
+    "Rope: `cos` has number system GF(7), `x` has ℚ; convert one of them explicitly": lambda: la(
+        *Q, ri.Kernel(rope=Rope(ri.power_table(GF(7).convert([0]), GF(7).convert([1]))))
     ),
     "0.5 is a float; ℚ takes Fraction(1, 2)": lambda: ri.state.scale(State(*Q[1:]), 0.5),
     # What is not an array, a State, a Rope, a function
@@ -391,7 +393,7 @@ TYPE_ERRORS: Table = {
         q, k, v, state=State(S.tolist(), z)
     ),
     "features: `phi_k(k)` must be an array (NumPy, torch, JAX, or of a refimpl system), got list": lambda: la(
-        q, k, v, kernel=ri.Kernel(lambda x: x.tolist())
+        q, k, v, ri.Kernel(lambda x: x.tolist())
     ),
     "angle_table: `like` must be an array (NumPy, torch, JAX, or of a refimpl system), got str": lambda: ri.angle_table(
         "float64", 2
@@ -405,31 +407,30 @@ TYPE_ERRORS: Table = {
     "join: `b` must be a State, got tuple": lambda: ri.state.join(State(S, z), (S, z)),
     "softmax_attention: `cache` must be a KVCache, got State": lambda: soft(q, k, v, cache=State(S, z)),
     "shift: `state` must be a State, got tuple": lambda: ri.state.shift((S, z), 1),
-    "remove: `whole` must be a State, got tuple": lambda: ri.state.remove((S, z), State(S, z)),
+    "remove: `both` must be a State, got tuple": lambda: ri.state.remove((S, z), State(S, z)),
     "scale: `state` must be a State, got ndarray": lambda: ri.state.scale(S, 2),
     "no_text: `like` must be an array (NumPy, torch, JAX, or of a refimpl system), got type": lambda: ri.state.no_text(
         np.float64, 3, 2
     ),
-    "shift: `rope` must be a Rope, got function": lambda: ri.state.shift(
-        State(S, z), 1, kernel=ri.Kernel(rope=table(2))
+    "Kernel: `rope` must be a Rope, got function": lambda: ri.Kernel(rope=table(2)),
+    "Kernel: `normalise` must be a bool, got int": lambda: ri.Kernel(normalise=1),
+    "linear_attention: `kernel` must be a Kernel, got str": lambda: la(q, k, v, "relu"),
+    "features: `kernel` must be a Kernel, got Rope": lambda: ri.state.features(q, k, before),
+    "absorb: `kernel` must be a Kernel, got function": lambda: ri.state.absorb(
+        State(S, z), k, v, ri.feature_maps.identity
     ),
+    "shift: `kernel` must be a Kernel, got Rope": lambda: ri.state.shift(State(S, z), 1, before),
+    "join: `kernel` must be a Kernel, got Rope": lambda: ri.state.join(State(S, z), State(S, z), before),
+    "remove: `kernel` must be a Kernel, got NoneType": lambda: ri.state.remove(State(S, z), State(S, z), None),
     "softmax_attention: `rope` must be a Rope, got function": lambda: soft(q, k, v, rope=table(2)),
-    "shift: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: ri.state.shift(
-        State(S, z), 1, kernel=ri.Kernel(rope=before)
+    "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got 2": lambda: ri.Kernel(2),
+    "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": {
+        "no_phi": lambda: ri.Kernel(None),
+        "no_phi_under_rope": lambda: ri.Kernel(None, before),
+    },
+    "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')": lambda: (
+        ri.Kernel(("relu",) * 3)
     ),
-    "absorb: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got 2": lambda: ri.state.absorb(
-        State(S, z), k, v, kernel=ri.Kernel(2)
-    ),
-    "features: `rope` must be a Rope, got function": lambda: la(q, k, v, kernel=ri.Kernel(rope=table(2))),
-    "features: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: ri.state.features(
-        q, k, kernel=ri.Kernel(None)
-    ),
-    "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: la(
-        q, k, v, kernel=ri.Kernel(None)
-    ),
-    (
-        "linear_attention: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got ('relu', 'relu', 'relu')"
-    ): lambda: la(q, k, v, kernel=ri.Kernel(("relu",) * 3)),
     "softmax_attention: `scale` must be an integer, a float or an array, got '1/√d'": lambda: soft(
         q, k, v, scale="1/√d"
     ),
@@ -475,9 +476,9 @@ NOT_DEFINED: Table = {
     "division is not defined in ℤ; normalised linear attention needs a field system": lambda: la(
         *[Integers().random((n, d), 1)] * 3
     ),
-    "exp is not defined in ℚ; elu+1 needs a real system": lambda: la(*Q, kernel=ri.Kernel("elu+1")),
+    "exp is not defined in ℚ; elu+1 needs a real system": lambda: la(*Q, ri.Kernel("elu+1")),
     "maximum is not defined in GF(10007); relu needs an ordered system": lambda: la(
-        *[GF(10007).random((n, d), 1)] * 3, kernel=ri.Kernel("relu")
+        *[GF(10007).random((n, d), 1)] * 3, ri.Kernel("relu")
     ),
     "exp is not defined in ℚ; hedgehog needs a real system": lambda: ri.feature_maps.hedgehog(*Q[:2])(Q[0]),
     # RoPE
@@ -487,21 +488,17 @@ NOT_DEFINED: Table = {
     ),
     # State
     "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions": {
-        "shift_elu": lambda: ri.state.shift(
-            State(S, z), 1, kernel=ri.Kernel(ri.feature_maps.elu_plus_one, rope=before)
-        ),
-        "shift_elu_name": lambda: ri.state.shift(State(S, z), 1, kernel=ri.Kernel("elu+1", rope=before)),
-        "shift_elu_query": lambda: ri.state.shift(State(S, z), 1, kernel=ri.Kernel(("elu+1", "identity"), rope=before)),
+        "shift_elu": lambda: ri.state.shift(State(S, z), 1, ri.Kernel(ri.feature_maps.elu_plus_one, rope=before)),
+        "shift_elu_name": lambda: ri.state.shift(State(S, z), 1, ri.Kernel("elu+1", rope=before)),
+        "shift_elu_query": lambda: ri.state.shift(State(S, z), 1, ri.Kernel(("elu+1", "identity"), rope=before)),
     },
     (
         "join: under RoPE before the kernel only states of identity turn, not of polynomial(2); keep running positions"
     ): lambda: ri.state.join(
-        State(S, z, 4),
-        State(S, z),
-        kernel=ri.Kernel((ri.feature_maps.identity, ri.feature_maps.polynomial(2)), rope=before),
+        State(S, z, 4), State(S, z), ri.Kernel((ri.feature_maps.identity, ri.feature_maps.polynomial(2)), rope=before)
     ),
     "remove: under RoPE before the kernel only states of identity turn, not of relu; keep running positions": lambda: (
-        ri.state.remove(State(S, z, 4), State(S, z, 1), kernel=ri.Kernel("relu", rope=before))
+        ri.state.remove(State(S, z, 4), State(S, z, 1), ri.Kernel("relu", rope=before))
     ),
     # Memories
     "join: memories can be joined only if they were written through one map, in full rank; keep both": {
@@ -546,10 +543,10 @@ ZERO_DENOMINATORS: Table = {
 NOT_FINITE: Table = {
     # NaN, inf, zero, overflow: which token, which head
     "linear_attention: phi_k(k) overflows numpy float64: nan or inf at token 0, column 0": lambda: la(
-        q, k, v, kernel=ri.Kernel((ri.feature_maps.identity, lambda x: x * nan))
+        q, k, v, ri.Kernel((ri.feature_maps.identity, lambda x: x * nan))
     ),
     "linear_attention: the output overflows numpy float16: nan or inf at token 1, column 0": lambda: la(
-        *(np.array([[1], [300]], np.float16),) * 2, np.ones((2, 1), np.float16), kernel=ri.Kernel(normalise=False)
+        *(np.array([[1], [300]], np.float16),) * 2, np.ones((2, 1), np.float16), ri.Kernel(normalise=False)
     ),
     "linear_attention: the denominator φ(q)·z overflows numpy float16: nan or inf at token 0, column 0": lambda: la(
         *half16, np.full((2, 1), 0.001, np.float16)

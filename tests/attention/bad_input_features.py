@@ -69,8 +69,8 @@ VALUE_ERRORS: Table = {
     "random_features: `a` must be a finite number ≥ 0 for favor++, |x + y|² as fixed in advance, got inf": lambda: rf(
         "favor++", a=float("inf")
     ),
-    f"mean_squared_error: `kind` must be one of {NAMES}, got 'fourier'; did you mean 'favor++'?": lambda: (
-        mean_squared_error("fourier", x3, x3, 2)
+    f"mean_squared_error: `kind` must be one of {NAMES}, got 'fourier'": lambda: mean_squared_error(
+        "fourier", x3, x3, 2
     ),
     "mean_squared_error: `y` must have shape (..., 3) to match `x`, got (2,)": lambda: mean_squared_error(
         "positive", x3, x3[:2], 2

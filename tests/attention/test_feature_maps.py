@@ -45,7 +45,9 @@ def test_taylor2_pair_kernel(system, shape, seed):
 
 @given(shape=shapes, seed=st.integers(0, 99))
 def test_taylor2_kernel(shape, seed):
-    """φ(x)·φ(y) = 1 + u + u²/2, u = x·y/√d, up to the radius of balls, which stays below the kernel itself."""
+    """φ(x)·φ(y) = 1 + u + u²/2, u = x·y/√d, up to the radius of balls, which stays below the kernel
+    itself.
+    """
     system = balls(40)
     x, y = system.random(shape, seed), system.random(shape, seed + 1)
     u = gram(system, x, y) / system.sqrt(system.convert(shape[1]))

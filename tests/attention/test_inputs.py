@@ -15,7 +15,7 @@ from tests.helpers.bad_input import Q, S, a, before, d, k, keep, la, n, q, soft,
 
 def test_shift_is_allowed_for_identity():
     for phi in (ri.feature_maps.identity, "identity"):
-        moved = ri.state.shift(State(S, z), 3, kernel=ri.Kernel(phi, rope=before))
+        moved = ri.state.shift(State(S, z), 3, ri.Kernel(phi, rope=before))
         assert moved.position == 3
         assert moved.z[-1] == z[-1]
         assert not np.array_equal(moved.z, z)
@@ -44,8 +44,8 @@ READ_ONLY = {
 def test_no_form_writes_into_its_inputs(form, placement):
     arrays = [frozen(x.copy()) for x in (q, k, v, S, z, keep[0])]
     rope = Rope(table(2), placement=placement)
-    options = {"rope": rope, "padding": arrays[5], "mask": 2, "phi": "elu+1", "state": State(arrays[3], arrays[4], 3)}
-    READ_ONLY[form](*arrays[:3], **options)
+    options = {"padding": arrays[5], "mask": 2, "state": State(arrays[3], arrays[4], 3)}
+    READ_ONLY[form](*arrays[:3], ri.Kernel("elu+1", rope), **options)
     for x, copy in zip(arrays, (q, k, v, S, z, keep[0]), strict=True):
         assert np.array_equal(x, copy)
 
@@ -58,9 +58,9 @@ def test_nothing_else_writes_into_its_inputs():
         for part in (cache.k, cache.v):
             frozen(part)
         form(*arrays[:3], rope=before, cache=cache)
-    ri.state.absorb(state, *arrays[1:3], kernel=ri.Kernel(rope=after))
-    ri.state.remove(ri.state.join(state, state, kernel=ri.Kernel(rope=after)), state, kernel=ri.Kernel(rope=after))
-    ri.state.shift(ri.state.scale(state, 2), -3, kernel=ri.Kernel(ri.feature_maps.identity, rope=before))
+    ri.state.absorb(state, *arrays[1:3], ri.Kernel(rope=after))
+    ri.state.remove(ri.state.join(state, state, ri.Kernel(rope=after)), state, ri.Kernel(rope=after))
+    ri.state.shift(ri.state.scale(state, 2), -3, ri.Kernel(ri.feature_maps.identity, rope=before))
     for phi in (
         *ri.FEATURE_MAPS.values(),
         ri.feature_maps.polynomial(2),

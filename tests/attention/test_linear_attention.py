@@ -1,4 +1,6 @@
-"""Every form equals the definition: exactly where numbers are exact, within a derived bound where they are floats."""
+"""Every form equals the definition: exactly where numbers are exact, within a derived bound where
+they are floats.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ PHIS = {
 @pytest.mark.parametrize("phi", PHIS)
 @given(problem=problems(max_n=4), pad=st.booleans())
 def test_definition_equals_plain_python(phi, problem, pad):
-    """Against loops over Fractions that share no code with refimpl: φ, RoPE, masks, state, padding, head by head."""
+    """Against loops over Fractions that share no code with refimpl: φ, RoPE, masks, state, padding,
+    head by head.
+    """
     maps, (phi_q, phi_k), width = PHIS[phi]
     q, k, v = (
         QQ.random((*lead, problem.n, w), problem.seed + i)
@@ -96,14 +100,14 @@ def test_definition_equals_plain_python(phi, problem, pad):
         QQ.random((*problem.lead_k, r), problem.seed + 4),
     )
     keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool) if pad else None
-    options: dict = {"mask": problem.mask, "normalise": problem.normalise, "padding": keep, "phi": maps}
+    options: dict = {"mask": problem.mask, "padding": keep}
     if problem.start:
         options["state"] = State(S, z, problem.position)
-    points = []
+    points, rope, normalise = [], None, problem.normalise
     if problem.rope:
         c, s = ri.circle_point(QQ.random((problem.rope[2] // 2,), problem.seed + 5))
         points = list(zip(c.tolist(), s.tolist(), strict=True))
-        options["rope"] = ri.Rope(ri.power_table(c, s), *problem.rope[:2])
+        rope = ri.Rope(ri.power_table(c, s), *problem.rope[:2])
     lead_k = tuple(1 for _ in problem.lead_q) if not problem.lead_k else problem.lead_k
     heads = [
         (head, tuple(i if n > 1 else 0 for i, n in zip(head, lead_k, strict=True))[len(lead_k) - len(problem.lead_k) :])
@@ -119,21 +123,23 @@ def test_definition_equals_plain_python(phi, problem, pad):
             phi_k=phi_k,
             keep=keep,
             mask=problem.mask,
-            normalise=options["normalise"],
+            normalise=normalise,
             rope=(points, *problem.rope[:2]) if problem.rope else None,
             start=(S[key].tolist(), z[key].tolist(), problem.position) if problem.start else None,
         )
 
     try:
-        o, end = ri.linear_attention(q, k, v, **options)
+        o, end = ri.linear_attention(q, k, v, ri.Kernel(maps, rope, normalise), **options)
     except (
         ri.ZeroDenominator
-    ):  # the oracle divides by zero too, unless there is nothing to divide; the rest is compared without division
+        # the oracle divides by zero too, unless there is nothing to divide; the rest is compared
+        # without division
+    ):
         if problem.m:
             with pytest.raises(ZeroDivisionError):
                 [expected(*pair) for pair in heads]
-        options["normalise"] = False
-        o, end = ri.linear_attention(q, k, v, **options)
+        normalise = False
+        o, end = ri.linear_attention(q, k, v, ri.Kernel(maps, rope, normalise), **options)
     for head, key in heads:
         want, want_S, want_z, position = expected(head, key)
         assert o[head].tolist() == want and end.position == position
@@ -152,7 +158,7 @@ def test_definition_by_hand():
     assert end.position == 3
     full, _ = ri.linear_attention(q, k, v, mask="full")
     assert full.tolist()[0] == [Fraction(1 * 1 + 3 * 10 + 5 * 100, 9)]
-    assert ri.linear_attention(q, k, v, kernel=ri.Kernel(normalise=False))[0].tolist() == [[1], [73], [1284]]
+    assert ri.linear_attention(q, k, v, ri.Kernel(normalise=False))[0].tolist() == [[1], [73], [1284]]
 
 
 @exact_systems
@@ -195,7 +201,9 @@ def test_chunk_size_does_not_matter(problem, chunks):
 @forms
 @given(problem=problems(max_n=5))
 def test_mpmath_residual_falls_with_digits(form, problem):
-    """At every precision the residual stays below the derived bound for u = 2^-prec, so it falls as 10^-digits."""
+    """At every precision the residual stays below the derived bound for u = 2^-prec, so it falls as
+    10^-digits.
+    """
     for digits in (15, 40, 90):
         system = MP(digits)
         arrays, options = problem.draw(system)
@@ -228,22 +236,25 @@ def test_balls_contain_zero(maker, form, problem):
 def test_floats_stay_within_the_bound(form, dtype, phi, problem):
     system = Float("numpy", dtype)
     arrays, options = problem.build(system)
-    if phi != "identity":  # signed features may cancel in the denominator; these do not, so the state must not either
+    # signed features may cancel in the denominator; these do not, so the state must not either
+    if phi != "identity":
         options |= (
             {"state": State(*(abs(x) for x in (options["state"].S, options["state"].z)), problem.position)}
             if problem.start
             else {}
         )
-    if phi == "relu":  # one feature of every token is positive where φ sees it, so that no denominator is zero
+    # one feature of every token is positive where φ sees it, so that no denominator is zero
+    if phi == "relu":
         q, k, v = arrays
         arrays = q, k, v = [
             np.concatenate([abs(x[..., :1]) + x.dtype.type(0.25), x[..., 1:]], axis=-1) for x in (q, k)
         ] + [v]
         if problem.rope and problem.rope[1] == "before":
             first = problem.position if problem.start else 0
-            arrays = [options["rope"](x, [-p for p in range(first, first + problem.n)]) for x in (q, k)] + [v]
-    o, _ = form(*arrays, kernel=ri.Kernel(phi), **options)
-    exact, bound = ri.exact_with_bound(*arrays, kernel=ri.Kernel(phi), u=ri.unit_roundoff(dtype), **options)
+            arrays = [options["kernel"].rope(x, [-p for p in range(first, first + problem.n)]) for x in (q, k)] + [v]
+    options["kernel"] = replace(options["kernel"], phi=phi)
+    o, _ = form(*arrays, **options)
+    exact, bound = ri.exact_with_bound(*arrays, u=ri.unit_roundoff(dtype), **options)
     judgement = ri.judge(o, exact, bound)
     assert judgement.verdict in ("EXACT", "WITHIN BOUND", "VACUOUS"), judgement
     if phi != "identity":  # positive features: no cancellation, so the bound always says something
@@ -287,19 +298,18 @@ def test_running_error_encloses_the_truth(form, dtype, problem):
     """φ = elu+1 and RoPE included: value ± error must contain what mpmath finds with 60 digits."""
     system, oracle = RunningError(dtype), MP(60)
     arrays, options = problem.build(system)
-    exactly = {key: x for key, x in options.items() if key in ("mask", "normalise")}
+    options["kernel"] = problem.kernel(system, "elu+1")
+    exactly = {"mask": problem.mask, "kernel": problem.kernel(oracle, "elu+1")}
     if problem.start:
         start = options["state"]
         exactly["state"] = State(oracle.convert(start.S), oracle.convert(start.z), start.position)
-    if problem.rope:
-        layout, placement, width = problem.rope
-        exactly["rope"] = ri.Rope(ri.angle_table(oracle, width), layout, placement)
-    o, _ = form(*arrays, kernel=ri.Kernel("elu+1"), **options)
-    truth, _ = ri.linear_attention(*(oracle.convert(x) for x in arrays), kernel=ri.Kernel("elu+1"), **exactly)
+    o, _ = form(*arrays, **options)
+    truth, _ = ri.linear_attention(*(oracle.convert(x) for x in arrays), **exactly)
     distance = abs(ri.systems.fractions(o, "test") - ri.systems.fractions(truth, "test"))
     error = system.error(o)
     assert all(d <= Fraction(e) for d, e in zip(distance.ravel(), error.ravel(), strict=True) if np.isfinite(e))
-    if not problem.start:  # positive features throughout: the bound must be finite and say something
+    # positive features throughout: the bound must be finite and say something
+    if not problem.start:
         assert not problem.m or np.all(error.max(axis=-1) < np.abs(system.value(o)).max(axis=-1))
 
 
@@ -307,7 +317,10 @@ def test_running_error_encloses_the_truth(form, dtype, problem):
 def test_padding_is_as_if_the_token_were_not_there(problem):
     """Padded tokens of any content, at any place: the others read as if they had been cut out."""
     keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool)
-    options = {"normalise": False, "mask": problem.mask if isinstance(problem.mask, str) else "causal"}
+    options = {
+        "kernel": ri.Kernel(normalise=False),
+        "mask": problem.mask if isinstance(problem.mask, str) else "causal",
+    }
     (q, k, v), _ = problem.build(QQ)
     for form in (ri.linear_attention, *FORMS):
         o, end = form(q, k, v, padding=keep, **options)
@@ -322,10 +335,10 @@ def test_padding_may_hold_nan(form):
     system = Float()
     q, k, v = (system.random((2, 5, 3), i) for i in range(3))
     keep = np.array([[False, True, True, False, True], [True, True, False, True, True]])
-    clean, end = form(q, k, v, kernel=ri.Kernel("elu+1"), padding=keep)
+    clean, end = form(q, k, v, ri.Kernel("elu+1"), padding=keep)
     for x in (q, k, v):
         x[~keep] = np.nan
-    poisoned, end2 = form(q, k, v, kernel=ri.Kernel("elu+1"), padding=keep)
+    poisoned, end2 = form(q, k, v, ri.Kernel("elu+1"), padding=keep)
     assert np.array_equal(clean, poisoned) and np.array_equal(end.S, end2.S) and np.array_equal(end.z, end2.z)
 
 
@@ -343,8 +356,8 @@ def test_broadcast_heads_equal_repeated_heads():
 
 def test_separate_feature_maps():
     q, k, v = (QQ.random((4, 3), i) for i in range(3))
-    o, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel(("relu", "identity"), normalise=False))
-    o2, _ = ri.linear_attention(ri.feature_maps.relu(q), k, v, kernel=ri.Kernel(normalise=False))
+    o, _ = ri.linear_attention(q, k, v, ri.Kernel(("relu", "identity"), normalise=False))
+    o2, _ = ri.linear_attention(ri.feature_maps.relu(q), k, v, ri.Kernel(normalise=False))
     assert QQ.equal(o, o2)
 
 
@@ -352,36 +365,29 @@ def test_a_users_own_map():
     q, k, v = (QQ.random((2, 4, 3), i) for i in range(3))
     square = lambda x: x * x + 1  # noqa: E731
     for form in FORMS:
-        same(QQ, ri.linear_attention(q, k, v, kernel=ri.Kernel(square)), form(q, k, v, kernel=ri.Kernel(square)))
+        same(QQ, ri.linear_attention(q, k, v, ri.Kernel(square)), form(q, k, v, ri.Kernel(square)))
 
 
 @given(problem=problems())
 def test_absorb_gives_the_state_of_the_forms(problem):
     (q, k, v), options = problem.build(QQ)
-    options.pop("mask")
+    written = replace(options["kernel"], phi=("identity", "relu"))
     state = options.pop("state", None) or ri.state.no_text(v, problem.d, problem.m, lead=problem.lead_k)
     keep = np.random.default_rng(problem.seed).integers(0, 2, problem.n).astype(bool)
     for padding in (None, keep):
-        absorbed = ri.state.absorb(
-            state, k, v, kernel=ri.Kernel(("identity", "relu"), rope=options.get("rope")), padding=padding
-        )
-        _, end = ri.linear_attention(
-            q,
-            k,
-            v,
-            kernel=ri.Kernel(("identity", "relu"), rope=options.get("rope"), normalise=False),
-            state=state,
-            padding=padding,
-        )
+        absorbed = ri.state.absorb(state, k, v, written, padding=padding)
+        _, end = ri.linear_attention(q, k, v, replace(written, normalise=False), state=state, padding=padding)
         same(QQ, (absorbed.S, absorbed), (end.S, end))
 
 
 def test_degrees_of_the_forms():
-    """Unnormalised: q·k·v, degree 3 whatever the form. Normalised: a quotient of degree 3 by degree 2."""
+    """Unnormalised: q·k·v, degree 3 whatever the form. Normalised: a quotient of degree 3 by degree
+    2.
+    """
     system = Degrees()
     q, k, v = system.variables((3, 2)), system.variables((3, 2)), system.variables((3, 2))
     for form in (ri.linear_attention, *FORMS):
-        assert system.worst(form(q, k, v, kernel=ri.Kernel(normalise=False))[0]) == (3, 0)
+        assert system.worst(form(q, k, v, ri.Kernel(normalise=False))[0]) == (3, 0)
         assert system.worst(form(q, k, v)[0]) == (3, 2)
 
 
@@ -390,15 +396,15 @@ def test_unnormalised_state_may_lack_z():
     start = State(QQ.random((3, 3), 5), None, 2)
     for form in FORMS:
         a, b = (
-            ri.linear_attention(q, k, v, kernel=ri.Kernel(normalise=False), state=start),
-            form(q, k, v, kernel=ri.Kernel(normalise=False), state=start),
+            ri.linear_attention(q, k, v, ri.Kernel(normalise=False), state=start),
+            form(q, k, v, ri.Kernel(normalise=False), state=start),
         )
         same(QQ, a, b)
         assert a[1].z is None
 
 
 def test_complex_numbers_are_a_field():
-    """Small Gaussian integers, with denominators by which division is exact: nothing rounds, so ==."""
+    """Small Gaussian integers with denominators that divide exactly: nothing rounds, so ==."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.integers(-4, 5, (5, 3)) + 1j * rng.integers(-4, 5, (5, 3)) for _ in range(3))
     q[:, 0], z = 1, np.zeros(3, dtype=complex)
@@ -408,14 +414,15 @@ def test_complex_numbers_are_a_field():
     assert (q * np.cumsum(k, axis=0)).sum(-1).tolist() == [1, 2j, -4, 1 + 1j, -8j]
     for form in (ri.linear_attention, *FORMS):
         for normalise in (True, False):
-            o, end = form(q, k, v, kernel=ri.Kernel(normalise=normalise))
+            o, end = form(q, k, v, ri.Kernel(normalise=normalise))
             want, S, z, _ = oracle.attention(
                 *(x.tolist() for x in (q, k, v)), phi_q=plain, phi_k=plain, normalise=normalise
             )
             assert o.dtype == np.complex128 and o.tolist() == want and end.S.tolist() == S and end.z.tolist() == z
 
 
-# By chunks: nothing is made for the whole text at once, and what goes wrong is located in the whole text.
+# By chunks: nothing is made for the whole text at once, and what goes wrong is located in the whole
+# text.
 
 
 @pytest.mark.parametrize("mask", ["causal", "full", 13])
@@ -427,16 +434,16 @@ def test_features_are_made_chunk_by_chunk(mask):
         return x * x + 1
 
     q, k, v = (GF(10007).random((2, 23, width), i) for i, width in enumerate((3, 3, 2)))
-    got = ri.linear_attention_chunked(q, k, v, kernel=ri.Kernel(phi), mask=mask, chunk=5)
+    got = ri.linear_attention_chunked(q, k, v, ri.Kernel(phi), mask=mask, chunk=5)
     assert max(asked) == 5
-    same(GF(10007), got, ri.linear_attention(q, k, v, kernel=ri.Kernel(phi), mask=mask))
+    same(GF(10007), got, ri.linear_attention(q, k, v, ri.Kernel(phi), mask=mask))
 
 
 def test_rotations_are_made_chunk_by_chunk():
     table, asked = ri.angle_table(Float(), 4), []
     rope = ri.Rope(lambda positions: asked.append(len(positions)) or table(positions))
-    ri.linear_attention_chunked(*(Float().random((23, 4), i) for i in range(3)), kernel=ri.Kernel(rope=rope), chunk=5)
-    assert asked == [1, 5, 5, 5, 5, 3]
+    ri.linear_attention_chunked(*(Float().random((23, 4), i) for i in range(3)), ri.Kernel(rope=rope), chunk=5)
+    assert asked == [5, 5, 5, 5, 3]
 
 
 @pytest.mark.parametrize("mask", ["causal", "full"])
@@ -448,10 +455,10 @@ def test_memory_does_not_grow_with_the_text(dtype, mask):
     def beyond_output(n):
         x = [abs(Float("numpy", dtype).random((heads, n, width), i)) for i, width in enumerate((r, r, m))]
         ri.linear_attention_chunked(
-            *x, kernel=ri.Kernel("elu+1", rope=rope), mask=mask, chunk=chunk
+            *x, ri.Kernel("elu+1", rope=rope), mask=mask, chunk=chunk
         )  # once, for what is kept from then on
         tracemalloc.start()
-        o, _ = ri.linear_attention_chunked(*x, kernel=ri.Kernel("elu+1", rope=rope), mask=mask, chunk=chunk)
+        o, _ = ri.linear_attention_chunked(*x, ri.Kernel("elu+1", rope=rope), mask=mask, chunk=chunk)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak - o.nbytes, o.itemsize
@@ -484,7 +491,7 @@ def test_overflow_and_zero_denominators_are_located_in_the_whole_text():
         np.errstate(over="ignore"),
         pytest.raises(ri.NotFinite, match=r"phi_k\(k\) overflows numpy float64: nan or inf at token 17, column 0"),
     ):
-        ri.linear_attention_chunked(q, at_token(k, 17, 1000.0), v, kernel=ri.Kernel("exp"), chunk=5)
+        ri.linear_attention_chunked(q, at_token(k, 17, 1000.0), v, ri.Kernel("exp"), chunk=5)
     q = q * (np.arange(23) != 17)[:, None]
     with pytest.raises(ri.ZeroDenominator, match=r"is zero at token 17, head \(0,\)"):
         ri.linear_attention_chunked(q, k, v, chunk=5)
@@ -515,7 +522,7 @@ def test_more_rows_than_are_made_at_once(n, mask):
     q, k, v = (field.random((2, n, width), i) for i, width in enumerate((3, 3, 2)))
     rope = ri.Rope(ri.power_table(*ri.circle_point(field.random((1,), 7))))
     options = {
-        "rope": rope,
+        "kernel": ri.Kernel(rope=rope),
         "mask": mask,
         "padding": np.arange(n) % 7 != 3,
         "state": State(field.random((3, 2), 8), field.random((3,), 9), 4),
@@ -529,9 +536,14 @@ def test_more_rows_than_are_made_at_once(n, mask):
 def test_a_map_and_a_table_need_not_know_empty_texts(form):
     """reshape(..., -1) of nothing is an error, and so is a stack of nothing."""
     q, k, v = (Float().random((5, width), i) + 2 for i, width in enumerate((3, 3, 2)))
-    products = lambda x: (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)  # noqa: E731
-    table = lambda at: tuple(np.stack([f(i * np.ones(1) / 9) for i in at]) for f in (np.cos, np.sin))  # noqa: E731
-    form(q, k, v, kernel=ri.Kernel(products, rope=ri.Rope(table)))
+
+    def products(x):
+        return (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)
+
+    def table(at):
+        return tuple(np.stack([f(i * np.ones(1) / 9) for i in at]) for f in (np.cos, np.sin))
+
+    form(q, k, v, ri.Kernel(products, rope=ri.Rope(table)))
 
 
 def test_a_table_of_too_few_rows_is_refused():
@@ -540,22 +552,21 @@ def test_a_table_of_too_few_rows_is_refused():
     for use in (
         ri.linear_attention,
         *FORMS,
-        lambda q, k, v, rope: ri.state.absorb(ri.state.no_text(v, 2, 2), k, v, kernel=ri.Kernel(rope=rope)),
+        lambda q, k, v, kernel: ri.state.absorb(ri.state.no_text(v, 2, 2), k, v, kernel),
     ):
         with pytest.raises(ValueError, match=r"Rope: `positions` must have one entry per token, 5, got 1"):
-            use(*x, kernel=ri.Kernel(rope=one_row)) if use is not ri.linear_attention_chunked else use(
-                *x, kernel=ri.Kernel(rope=one_row), chunk=5
-            )
+            use(*x, ri.Kernel(rope=one_row), **({"chunk": 5} if use is ri.linear_attention_chunked else {}))
 
 
 @pytest.mark.parametrize("form", [ri.linear_attention, *FORMS], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name, d, m", [*((name, 3, 2) for name in "qkv"), ("q", 3, 0), ("k", 3, 0), ("v", 0, 2)])
 def test_nan_is_refused_wherever_it_can_hide(form, name, d, m):
-    """Behind zeros, behind a zero denominator, and where nothing comes out in which it would show."""
+    """Behind zeros, behind a zero denominator, and where no output would show it."""
     x = {"q": np.ones((2, 5, d)), "k": np.ones((2, 5, d)), "v": np.ones((2, 5, m))}
     x["q"][0, 4], x["k"][1, 1] = 0, 0
     x[name][1, 3, 0] = np.nan
-    options = [{"normalise": False}, {"normalise": False, "state": State(np.zeros((d, m)), None)}, {}]
+    sums = ri.Kernel(normalise=False)
+    options = [{"kernel": sums}, {"kernel": sums, "state": State(np.zeros((d, m)), None)}, {}]
     for own in options[: 2 if d == 0 else 3]:
         with pytest.raises(
             ValueError, match=rf"`{name}` must be finite, got nan or inf at token 3, column 0, head \(1,\)"
@@ -575,25 +586,25 @@ def test_a_map_sees_nothing_but_finite_numbers_and_does_not_warn(form):
     x = np.ones((5, 3))
     bad = at_token(x[None].repeat(2, 0), 4, np.inf)[1]
     with np.errstate(all="raise"), pytest.raises(ValueError, match="`q` must be finite, got nan or inf at token 4"):
-        form(bad, x, x, kernel=ri.Kernel(lambda y: y if np.isfinite(y).all() else 1 / 0))
+        form(bad, x, x, ri.Kernel(lambda y: y if np.isfinite(y).all() else 1 / 0))
     with np.errstate(all="raise"):
-        form(x, x, x, kernel=ri.Kernel(lambda y: np.exp(y - 1000) + 1))  # it underflows
+        form(x, x, x, ri.Kernel(lambda y: np.exp(y - 1000) + 1))  # it underflows
 
 
 def test_later_pieces_are_located_too():
     q, k, v = (abs(Float().random((2, 23, 3), i)) + 1 for i in range(3))
     chunked = functools.partial(ri.linear_attention_chunked, chunk=5)
     with pytest.raises(ValueError, match=r"`k` must be finite, got nan or inf at token 17, column 0, head \(1,\)"):
-        chunked(q, at_token(k, 17, np.nan), v, kernel=ri.Kernel("elu+1"))
+        chunked(q, at_token(k, 17, np.nan), v, ri.Kernel("elu+1"))
     with pytest.raises(
         ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"
     ):
-        chunked(at_token(q, 17, 1e308), k, v, kernel=ri.Kernel(normalise=False))
+        chunked(at_token(q, 17, 1e308), k, v, ri.Kernel(normalise=False))
     padding = np.arange(23) != 3
     with pytest.raises(
         ri.NotFinite, match=r"the output overflows numpy float64: nan or inf at token 17, column 0, head \(1,\)"
     ):
-        chunked(at_token(at_token(q, 17, 1e308), 3, np.nan), k, v, kernel=ri.Kernel(normalise=False), padding=padding)
+        chunked(at_token(at_token(q, 17, 1e308), 3, np.nan), k, v, ri.Kernel(normalise=False), padding=padding)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
@@ -617,7 +628,9 @@ def test_the_chunk_for_other_numbers():
 
 
 def test_problem_strategy_reaches_the_corners():
-    """The strategy itself is seen to draw empty, single and odd shapes, all masks, both layouts and placements."""
+    """The strategy itself is seen to draw empty, single and odd shapes, all masks, both layouts and
+    placements.
+    """
     seen: list[Problem] = []
 
     @settings(max_examples=40)

@@ -1,6 +1,8 @@
-"""A memory says what plain sums over its tokens say: in every system, for every map, however large a key is, whatever comes later.
+"""A memory says what plain sums over its tokens say: in every system, for every map, however large
+a key is, whatever comes later.
 
-The right sides are plain sums Σ_j φ(y_j) [v_j 1], made here from φ(y) = f exp(c) in mpmath or balls, where nothing over- or underflows.
+The right sides are plain sums Σ_j φ(y_j) [v_j 1], made here from φ(y) = f exp(c) in mpmath or
+balls, where nothing over- or underflows.
 """
 
 from __future__ import annotations
@@ -78,7 +80,9 @@ def says_of(memories, x):
 
 
 def within_bound(run, system, *arrays):
-    """run(numbers, *arrays) in floats, against itself at 40 digits, within the errors that RunningError follows through it."""
+    """run(numbers, *arrays) in floats, against itself at 40 digits, within the errors that
+    RunningError follows through it.
+    """
     got = run(system, *arrays)
     truth, bounded = (
         run(s, *(s.convert(host(x)) for x in arrays)) for s in (MP(40), RunningError(dtype_name(system.dtype)))
@@ -95,7 +99,9 @@ def within_bound(run, system, *arrays):
 @all_maps
 @given(lead=LEADS, M=COUNTS, n=COUNTS, d=FEW, m=FEW, r=FEW, at=st.integers(0, 7), seed=SEEDS)
 def test_write_join_and_read_are_the_plain_sums(maker, kind, lead, M, n, d, m, r, at, seed):
-    """In one piece, in two that are joined, and in two that are kept apart; heads share the map, not the keys."""
+    """In one piece, in two that are joined, and in two that are kept apart; heads share the map,
+    not the keys.
+    """
     assume(kind != "simplex" or d > 1)
     system, at = balls(30, maker), at % (M + 1)
     phi = made(kind, r, d, system, seed % 100)
@@ -131,14 +137,17 @@ def test_mpmath_agrees_to_its_digits(kind):
         return says_of([write(made(kind, 3, 4, system), y, v)], x), plainly(made(kind, 3, 4, system), y, v, x)
 
     (got, want), (truth, _), (bound, _) = run(MP(40)), run(MP(80)), run(RunningError("float64"))
-    finer = Fraction(2) ** (53 - MP(40).ctx.prec)  # every step of the bound grows in proportion to u
+    # every step of the bound grows in proportion to u
+    finer = Fraction(2) ** (53 - MP(40).ctx.prec)
     for each in (got, want):
         error = np.abs(MP(80).fractions(MP(80).convert(each)) - MP(80).fractions(truth))
         assert np.all(error <= finer * np.vectorize(Fraction)(bound.system.error(bound)))
 
 
 def test_positive_maps_keep_tokens_and_others_keep_sums():
-    """S is a mean of values with its weight in the scale, where that is possible: one key leaves its value as it is."""
+    """S is a mean of values with its weight in the scale, where that is possible: one key leaves
+    its value as it is.
+    """
     y, v = F.random((1, 3), 0), F.random((1, 2), 1)
     for kind in MAPS:
         phi = made(kind, 4, 3)
@@ -178,7 +187,9 @@ def test_a_large_last_key_moves_no_bit_of_earlier_outputs(kind):
 
 
 def performer(epsilon, system=F):
-    """What implementations of Performer do: one maximum over all keys is subtracted in the exponent, then ε added to the features."""
+    """What implementations of Performer do: one maximum over all keys is subtracted in the
+    exponent, then ε added to the features.
+    """
     phi = made("positive", 6, 4, system)
 
     def attention(q, k, v):
@@ -197,7 +208,9 @@ def performer(epsilon, system=F):
 
 
 def test_an_epsilon_inside_phi_is_seen_to_move_earlier_outputs():
-    """By a good part of the values, which lie within ±1; without ε the maximum is harmless, and exact balls say so."""
+    """By a good part of the values, which lie within ±1; without ε the maximum is harmless, and
+    exact balls say so.
+    """
     q, k, v, _ = huge_last(size=3.0)
     later = k.copy()
     later[:, -1] = 30 * made("positive", 6, 4).omega[0]
@@ -211,7 +224,9 @@ def test_an_epsilon_inside_phi_is_seen_to_move_earlier_outputs():
 @all_maps
 @given(at=st.integers(0, 5), seed=st.integers(0, 9))
 def test_a_prompt_may_be_split_anywhere(kind, at, seed):
-    """The memory after the text, made token by token, in one piece or in two, however large the last key: in balls, and in floats."""
+    """The memory after the text, made token by token, in one piece or in two, however large the
+    last key: in balls, and in floats.
+    """
     q, _, v, k = huge_last(seed)
     x = F.random((2, 3, 4), seed + 5)
 
@@ -243,7 +258,9 @@ def test_a_prompt_may_be_split_anywhere(kind, at, seed):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @all_maps
 def test_nothing_overflows_or_vanishes_where_plain_features_do(kind, dtype):
-    """Plain features say which token was lost; by logarithms the output is right, and no larger than the values."""
+    """Plain features say which token was lost; by logarithms the output is right, and no larger
+    than the values.
+    """
     system = Float("numpy", dtype)
     q, k, v, _ = huge_last()
     k = k * (100 / np.linalg.norm(k, axis=-1, keepdims=True)) * [[1], [1], [1], [1], [1000]]
@@ -256,10 +273,10 @@ def test_nothing_overflows_or_vanishes_where_plain_features_do(kind, dtype):
             np.abs(o) <= np.max(np.abs(v), axis=-2, keepdims=True) * (1 + 16 * float(ri.unit_roundoff(dtype)))
         )
     if kind == "taylor":  # has no exponential
-        assert np.all(np.isfinite(ri.linear_attention(q, k, v, kernel=ri.Kernel(phi))[0]))
+        assert np.all(np.isfinite(ri.linear_attention(q, k, v, ri.Kernel(phi))[0]))
         return
     with pytest.raises(lost, match=r"^linear_attention: .*at token \d"):
-        ri.linear_attention(q, k, v, kernel=ri.Kernel(phi if kind != "points" else lambda x: through(phi, x)))
+        ri.linear_attention(q, k, v, ri.Kernel(phi if kind != "points" else lambda x: through(phi, x)))
 
 
 @pytest.mark.parametrize("kind", POSITIVE)
@@ -280,7 +297,9 @@ def test_no_denominator_can_vanish(kind, size, seed):
 @pytest.mark.parametrize("form", [ri.softmax_attention, ri.softmax_attention_shifted])
 @given(lead=LEADS, M=FEW, n=FEW, seed=SEEDS)
 def test_softmax_beside_memories(kind, form, lead, M, n, seed):
-    """Scores of the input are exact, those of the prompt are φ(x)·φ(y), in one sum; two memories, and older tokens, are one past."""
+    """Scores of the input are exact, those of the prompt are φ(x)·φ(y), in one sum; two memories,
+    and older tokens, are one past.
+    """
     system = balls(30)
     d, m, phi = 4, 2, made(kind, 3, 4, system)
     xp, (q, k, v) = system.xp, (system.random((*lead, 1 + M + n, w), seed + i) for i, w in enumerate((d, d, m)))
@@ -317,7 +336,9 @@ def test_a_memory_of_no_weight_is_no_memory():
 @pytest.mark.parametrize("kind", [kind for kind in MAPS if kind != "taylor"])
 @given(d=st.integers(2, 5), part=st.integers(0, 2), M=COUNTS, by=st.integers(-900, 900), seed=SEEDS)
 def test_a_shifted_memory_is_that_of_shifted_keys(layout, kind, d, part, M, by, seed):
-    """Turning the map says of R_by x what rewriting R_by y through the turned map says; partial rotary or not."""
+    """Turning the map says of R_by x what rewriting R_by y through the turned map says; partial
+    rotary or not.
+    """
     system = balls(30)
     rope = Rope(ri.angle_table(system, 2 * min(part, d // 2)), layout, "before")
     phi, (y, v, x) = (
@@ -354,7 +375,8 @@ def test_taylor_cannot_be_stacked_under_rope():
     kept_going = ri.convert(
         ri.convert(model, F.random((3, 4), 1), by=by, restart=False), F.random((2, 4), 2), by=by, restart=False
     )
-    assert kept_going.position == 5 and len(kept_going.biases[0].memories) == 2  # no seed says that both are one map
+    # no seed says that both are one map
+    assert kept_going.position == 5 and len(kept_going.biases[0].memories) == 2
 
 
 # What else a memory can do
@@ -392,7 +414,7 @@ def test_each_visits_every_array_with_its_own_axes():
         seen.append((x.shape, axes))
         return 2 * x
 
-    twice = memory.each(f)
+    twice = memory.map_arrays(f)
     assert seen == [((2, 4, 5), 2), ((2, 4), 1), ((2, 1), 1), ((2, 5, 3), 2), ((4, 3), 2)]
     assert (
         np.array_equal(twice.phi.omega, 2 * phi.omega)
@@ -400,9 +422,9 @@ def test_each_visits_every_array_with_its_own_axes():
         and twice.about == "why"
     )
     assert np.array_equal(twice.z, 2 * memory.z) and np.array_equal(twice.scale, 2 * memory.scale)
-    points = Memory(Points(F.random((4, 3), 0)), memory.S).each(f)
+    points = Memory(Points(F.random((4, 3), 0)), memory.S).map_arrays(f)
     assert points.z is points.scale is points.mix is None and np.array_equal(points.phi.points, 2 * F.random((4, 3), 0))
-    assert Memory(RandomFeatures("taylor", None), memory.S).each(f).phi.omega is None
+    assert Memory(RandomFeatures("taylor", None), memory.S).map_arrays(f).phi.omega is None
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float64", 8), ("float32", 4)])
@@ -411,7 +433,8 @@ def test_nbytes_counts_all_that_is_needed_to_read(dtype, size):
     y, v = system.random((2, 5, 3), 0), system.random((2, 5, 4), 1)
     S, row = 2 * 6 * 4, 2 * 6
     seeded, trigonometric = (write(made(kind, 6, 3, system), y, v) for kind in ("positive", "trigonometric"))
-    assert seeded.nbytes == size * (S + row) + 16  # S, scale; the seed of ω, and how far it has turned
+    # S, scale; the seed of ω, and how far it has turned
+    assert seeded.nbytes == size * (S + row) + 16
     assert trigonometric.nbytes == size * (S + row + 2) + 16  # S, z, one scale for each head
     unseeded = replace(seeded, phi=RandomFeatures("positive", seeded.phi.omega))
     assert unseeded.nbytes == size * (S + row + 6 * 3)
@@ -427,13 +450,16 @@ def test_nbytes_counts_all_that_is_needed_to_read(dtype, size):
 
 
 EVERYWHERE = [(backend, kind) for backend in BACKENDS for kind in MAPS]
-QUICK = [pair for pair in EVERYWHERE if "jax" not in pair[0]]  # which compiles every operation for every shape
+# which compiles every operation for every shape
+QUICK = [pair for pair in EVERYWHERE if "jax" not in pair[0]]
 REST = [pytest.param(*pair, marks=pytest.mark.slow) for pair in EVERYWHERE if pair not in QUICK]
 
 
 @pytest.mark.parametrize(("backend", "kind"), [*QUICK, *REST])
 def test_every_backend(backend, kind):
-    """write, join, read and carried attention: within the bound of the dtype, which stays, as does the device."""
+    """write, join, read and carried attention: within the bound of the dtype, which stays, as does
+    the device.
+    """
     system = BACKENDS[backend]()
     arrays = [system.random((2, 4, w), i) for i, w in enumerate((4, 4, 3))]
 
@@ -457,7 +483,8 @@ def test_softmax_with_memories_on_every_backend(backend, kind):
 
     def run(system, q, k, v):
         rope = Rope(ri.angle_table(system, 4), "interleaved", "before")
-        keep = KVCache(k[:, :0, :], v[:, :0, :], None, 0).k[:1, :, 0] == 1  # (1, 0) booleans of the library
+        # (1, 0) booleans of the library
+        keep = KVCache(k[:, :0, :], v[:, :0, :], None, 0).k[:1, :, 0] == 1
         past = (write(made(kind, 4, 4, system), k, v).shifted(-3, rope), write(made(kind, 4, 4, system), q, v))
         return ri.softmax_attention_shifted(q, k, v, rope=rope, cache=KVCache(k[:, :0, :], v[:, :0, :], keep, 2, past))[
             0

@@ -1,7 +1,10 @@
-"""Random features: unbiased, as far off as the formulas say, covariant under rotation; in every system, word for word when refused.
+"""Random features: unbiased, as far off as the formulas say, covariant under rotation; in every
+system, word for word when refused.
 
-Where chance decides, it is fixed: seeds are given. An interval of confidence holds a true value with probability 99.99 %, if the mean
-of so many draws is normal. It must be narrow, and each formula is seen to fail with an error planted in it.
+Where chance decides, it is fixed: seeds are given. An interval of confidence holds a true value
+with probability 99.99 %, if the mean
+of so many draws is normal. It must be narrow, and each formula is seen to fail with an error
+planted in it.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ from tests.helpers.chance import drawn, interval
 from tests.helpers.strategies import MAKERS
 
 F = Float()
-ROUNDING = 2.0**-40  # of formulas of some tens of operations, each right to 2^-45, in which little cancels
+# of formulas of some tens of operations, each right to 2^-45, in which little cancels
+ROUNDING = 2.0**-40
 D, COUNT = 6, 60_000
 RANDOM = KINDS[:-1]
 random_kinds = pytest.mark.parametrize("kind", RANDOM)
@@ -54,7 +58,9 @@ def two_vectors(d=D, a=0.5, seed=0):
 
 @functools.cache
 def estimates(kind, r, a=0.5, count=COUNT):
-    """φ(x)·φ(y) of so many independent maps to r features: groups of the features of one large map, whole blocks apart."""
+    """φ(x)·φ(y) of so many independent maps to r features: groups of the features of one large map,
+    whole blocks apart.
+    """
     x, y = two_vectors(a=a)
     rows = -(-r // D) * D if kind in BLOCKS else r
     phi = drawn(kind, count * rows, D, seed=8, a=a)
@@ -137,7 +143,9 @@ def orthogonal_bound(x, y, r):
 
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_covariance_in_a_block_by_monte_carlo(kind):
-    """Given |ω_1 + ω_2|, the mean over all turns is ₀F₁: what remains of chance is small enough to tell the value from its bound."""
+    """Given |ω_1 + ω_2|, the mean over all turns is ₀F₁: what remains of chance is small enough to
+    tell the value from its bound.
+    """
     d, a, count = 2, 2.0, 200_000
     x, y = two_vectors(d, a)
     omega = drawn(kind, 2 * count, d, seed=3).omega.reshape(count, 2, d)
@@ -162,7 +170,9 @@ def test_simplex_below_orthogonal_below_its_bound_below_positive(d, a):
 
 
 def covariance_by_moments(a, d, kappa):
-    """E ₀F₁(; d/2; a|w|²/4) e^−a − 1 from the moments of |w|² = ρ_1² + ρ_2² + 2κ ρ_1 ρ_2, term by term, with 60 digits to cancel."""
+    """E ₀F₁(; d/2; a|w|²/4) e^−a − 1 from the moments of |w|² = ρ_1² + ρ_2² + 2κ ρ_1 ρ_2, term by
+    term, with 60 digits to cancel.
+    """
     ctx = mpmath.MPContext()
     ctx.dps = 60
     a, kappa, half = ctx.mpf(a), ctx.mpf(kappa.numerator) / kappa.denominator, ctx.mpf(d) / 2
@@ -189,7 +199,9 @@ def covariance_by_moments(a, d, kappa):
 @pytest.mark.parametrize("d", [2, 3, 7])
 @pytest.mark.parametrize("a", [0.01, 2.0])
 def test_covariance_by_another_road(kind, d, a):
-    """By moments of the norms; for orthogonal blocks, of which they make ₁F₁(d; d/2; a/2), by that as well."""
+    """By moments of the norms; for orthogonal blocks, of which they make ₁F₁(d; d/2; a/2), by that
+    as well.
+    """
     x, y = two_vectors(d, a)
     got = (
         (mean_squared_error(kind, x, y, d) - mean_squared_error("positive", x, y, d)) * d / (d - 1) / np.exp(2 * x @ y)
@@ -224,7 +236,9 @@ def test_taylor_error(size, sign):
 
 @all_kinds
 def test_errors_of_many_vectors(kind):
-    """Leading axes broadcast; numbers of other systems are taken as they are; x = −y costs positive features nothing."""
+    """Leading axes broadcast; numbers of other systems are taken as they are; x = −y costs positive
+    features nothing.
+    """
     x, y = F.random((2, 1, 4), 0), F.random((3, 4), 1)
     options = (None if kind == "taylor" else 6,), {"a": 1.0} if kind == "favor++" else {}
     many = mean_squared_error(kind, x, y, *options[0], **options[1])
@@ -269,7 +283,9 @@ def test_a_map_is_the_same_map_in_every_system(kind):
 @pytest.mark.parametrize("kind", BLOCKS)
 @given(d=st.integers(2, 9), r=st.integers(1, 20), seed=st.integers(0, 99))
 def test_angles_in_a_block(kind, d, r, seed):
-    """Orthogonal: cosines 0. Simplex: −1/(d−1). Q is orthogonal to O(d^1.5) roundings; the last block is cut, the others stay."""
+    """Orthogonal: cosines 0. Simplex: −1/(d−1). Q is orthogonal to O(d^1.5) roundings; the last
+    block is cut, the others stay.
+    """
     phi = drawn(kind, r, d, seed=seed)
     assert phi.omega.shape == (r, d) and np.array_equal(phi.omega, drawn(kind, -(-r // d) * d, d, seed=seed).omega[:r])
     unit = phi.omega / np.linalg.norm(phi.omega, axis=1, keepdims=True)
@@ -282,7 +298,9 @@ def test_angles_in_a_block(kind, d, r, seed):
 
 @pytest.mark.parametrize("kind", ["positive", *BLOCKS])
 def test_directions_are_normal(kind):
-    """Means, variances and fourth moments (of χ_d norms and uniform turns) of each coordinate; what QR alone gives has a sign."""
+    """Means, variances and fourth moments (of χ_d norms and uniform turns) of each coordinate; what
+    QR alone gives has a sign.
+    """
     omega = drawn(kind, 3 * 60_000, 3, seed=4).omega[::3]
     for power, want in ((1, 0), (2, 1), (3, 0), (4, 3)):
         for column in omega.T:
@@ -340,7 +358,7 @@ def test_logarithms_of_huge_vectors_are_finite(kind, dtype):
     assert np.isfinite(f).all() and np.isfinite(c).all()
     if kind == "trigonometric":
         with says(ri.NotFinite, "linear_attention: phi_q(q) overflows"):
-            ri.linear_attention(x, x, x, kernel=ri.Kernel(drawn(kind, 6, system=system)))
+            ri.linear_attention(x, x, x, ri.Kernel(drawn(kind, 6, system=system)))
 
 
 @backends("jax float32")
@@ -365,7 +383,9 @@ def test_within_bound_on_every_backend(backend, kind):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @random_kinds
 def test_quarter_turns_change_no_bit(backend, layout, kind):
-    """φ_{Rω}(R x) = φ_ω(x) with ==, for integers, whose products do not round, and turns that only swap and negate."""
+    """φ_{Rω}(R x) = φ_ω(x) with ==, for integers, whose products do not round, and turns that only
+    swap and negate.
+    """
     system = BACKENDS[backend]()
     rng = np.random.default_rng(0)
     omega, x = (system.convert(rng.integers(-3, 4, shape)) for shape in ((3, 5), (2, 5)))

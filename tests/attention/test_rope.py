@@ -83,14 +83,17 @@ def test_two_published_formulas(layout):
         turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * angle)
         want = np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
     got = ri.Rope(ri.angle_table(system, 8), layout)(x, at)
-    # the naive angle is wrong by up to half an ulp of 706 from rounding, as much again from theta: 2^-43 each
+    # the naive angle is wrong by up to half an ulp of 706 from rounding, as much again from theta:
+    # 2^-43 each
     assert np.max(np.abs(got - want)) <= 2 * 2.0**-43
 
 
 @pytest.mark.parametrize(("dtype", "u"), [("float64", 2.0**-51), ("float32", 2.0**-24), ("float16", 2.0**-11)])
 @pytest.mark.parametrize("position", [0, 1, 4095, 10**6, -(10**6), 2**40 + 1])
 def test_tables_far_from_the_origin(dtype, u, position):
-    """Against 60 digits: half a unit of the dtype (|cos| ≤ 1), plus 2⁻⁵¹ for the float64 the table is made in."""
+    """Against 60 digits: half a unit of the dtype (|cos| ≤ 1), plus 2⁻⁵¹ for the float64 the table
+    is made in.
+    """
     got = [fractions(t, "test")[0] for t in ri.angle_table(Float("numpy", dtype), 64)([position])]
     want = [fractions(t, "test")[0] for t in ri.angle_table(MP(60), 64)([position])]
     assert max(abs(a - b) for g, w in zip(got, want, strict=True) for a, b in zip(g, w, strict=True)) <= Fraction(
@@ -145,9 +148,7 @@ def test_quarter_turns_are_exact_in_floats():
 
 def test_placement_after_leaves_the_denominator_unturned():
     q, k = (QQ.random((3, 4), i) for i in (0, 1))
-    fq, fk, gq, gk = ri.state.features(q, k, kernel=ri.Kernel(rope=turning(QQ, 2, "half")), position=5)
+    fq, fk, gq, gk = ri.state.features(q, k, ri.Kernel(rope=turning(QQ, 2, "half")), position=5)
     assert QQ.equal(gq, q) and QQ.equal(gk, k) and not QQ.equal(fq, q) and not QQ.equal(fk, k)
-    fq, fk, gq, gk = ri.state.features(
-        q, k, kernel=ri.Kernel(rope=turning(QQ, 2, "half", placement="before")), position=5
-    )
+    fq, fk, gq, gk = ri.state.features(q, k, ri.Kernel(rope=turning(QQ, 2, "half", placement="before")), position=5)
     assert QQ.equal(gq, fq) and QQ.equal(gk, fk) and not QQ.equal(gq, q)

@@ -27,7 +27,7 @@ def equal(system, a, b):
 def text(system, n, seed, position=0, rope=None):
     """The state of n random tokens of 2 heads, width 5 and 3, read from `position` on."""
     k, v = system.random((2, n, 5), seed), system.random((2, n, 3), seed + 1)
-    return ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=position), k, v, kernel=ri.Kernel(rope=rope))
+    return ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=position), k, v, ri.Kernel(rope=rope))
 
 
 @systems
@@ -37,7 +37,7 @@ def test_states_form_a_group(system, n, layout, seed):
     rope = layout and rope_of(system, layout)
     a, b, c = (text(system, i, seed + 10 * j, rope=rope) for j, i in enumerate(n))
     empty = ri.state.no_text(a.S, 5, 3, lead=(2,))
-    join, remove = (lambda x, y, f=f: f(x, y, rope=rope) for f in (ri.state.join, ri.state.remove))
+    join, remove = (lambda x, y, f=f: f(x, y, ri.Kernel(rope=rope)) for f in (ri.state.join, ri.state.remove))
     assert equal(system, join(join(a, b), c), join(a, join(b, c)))
     assert equal(system, join(a, empty), a) and equal(system, join(empty, a), a)
     assert equal(system, remove(join(a, b), b), a)
@@ -56,14 +56,12 @@ def test_join_is_reading_on(system, n, layout, placement, start, seed):
     rope = layout and rope_of(system, layout, placement)
     k, v = system.random((2, n[1], 5), seed), system.random((2, n[1], 3), seed + 1)
     a = text(system, n[0], seed + 20, position=start, rope=rope)
-    whole = ri.state.absorb(a, k, v, kernel=ri.Kernel(rope=rope))
-    in_place = ri.state.absorb(
-        ri.state.no_text(v, 5, 3, lead=(2,), position=a.position), k, v, kernel=ri.Kernel(rope=rope)
-    )
-    assert equal(system, ri.state.join(a, in_place, kernel=ri.Kernel(rope=rope), origin=a.position), whole)
-    assert equal(system, ri.state.remove(whole, in_place, kernel=ri.Kernel(rope=rope), origin=a.position), a)
-    from_zero = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,)), k, v, kernel=ri.Kernel(rope=rope))
-    assert equal(system, ri.state.join(a, from_zero, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope)), whole)
+    whole = ri.state.absorb(a, k, v, ri.Kernel(rope=rope))
+    in_place = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=a.position), k, v, ri.Kernel(rope=rope))
+    assert equal(system, ri.state.join(a, in_place, ri.Kernel(rope=rope), origin=a.position), whole)
+    assert equal(system, ri.state.remove(whole, in_place, ri.Kernel(rope=rope), origin=a.position), a)
+    from_zero = ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,)), k, v, ri.Kernel(rope=rope))
+    assert equal(system, ri.state.join(a, from_zero, ri.Kernel(ri.feature_maps.identity, rope=rope)), whole)
 
 
 @systems
@@ -74,32 +72,34 @@ def test_a_shifted_past_reads_the_same(system, by, layout, placement, seed):
     """
     rope = layout and rope_of(system, layout, placement)
     past = text(system, 3, seed, rope=rope)
-    moved = ri.state.shift(past, by, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope))
+    moved = ri.state.shift(past, by, ri.Kernel(ri.feature_maps.identity, rope=rope))
     q, k, v = (system.random((2, 4, w), seed + i) for i, w in ((30, 5), (31, 5), (32, 3)))
     try:
-        here, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel(rope=rope), state=past)
+        here, _ = ri.linear_attention(q, k, v, ri.Kernel(rope=rope), state=past)
     except ri.ZeroDenominator:
         assume(False)
-    there, _ = ri.linear_attention_chunked(q, k, v, kernel=ri.Kernel(rope=rope), state=moved, chunk=3)
+    there, _ = ri.linear_attention_chunked(q, k, v, ri.Kernel(rope=rope), state=moved, chunk=3)
     assert system.equal(here, there)
     if layout and placement == "after" and by % 4:
         unmoved = State(past.S, past.z, moved.position)
-        assert not system.equal(here, ri.linear_attention(q, k, v, kernel=ri.Kernel(rope=rope), state=unmoved)[0]), (
+        assert not system.equal(here, ri.linear_attention(q, k, v, ri.Kernel(rope=rope), state=unmoved)[0]), (
             "a shift that turns nothing must show"
         )
 
 
 def test_a_join_needs_only_the_map_of_the_keys():
-    """Under RoPE before the kernel: states are written by φ_k; φ_q matters where they are read, so to shift."""
+    """Under RoPE before the kernel: states are written by φ_k; φ_q matters where they are read, so
+    to shift.
+    """
     rope, mixed = rope_of(QQ, "half", "before"), (ri.feature_maps.relu, ri.feature_maps.identity)
     a, b = text(QQ, 2, 0, rope=rope), text(QQ, 3, 5, rope=rope)
     assert equal(
         QQ,
-        ri.state.join(a, b, kernel=ri.Kernel(mixed, rope=rope)),
-        ri.state.join(a, b, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope)),
+        ri.state.join(a, b, ri.Kernel(mixed, rope=rope)),
+        ri.state.join(a, b, ri.Kernel(ri.feature_maps.identity, rope=rope)),
     )
     with pytest.raises(ri.NotDefined, match="only states of identity turn, not of relu"):
-        ri.state.shift(a, 1, kernel=ri.Kernel(mixed, rope=rope))
+        ri.state.shift(a, 1, ri.Kernel(mixed, rope=rope))
 
 
 def test_shift_without_rope_moves_only_the_position():
@@ -120,5 +120,5 @@ def test_states_without_z_join():
     a, b = (State(QQ.random((4, 3), i), None, 2) for i in (0, 1))
     joined = ri.state.join(a, b)
     assert joined.z is None and QQ.equal(joined.S, a.S + b.S) and joined.position == 4
-    turned = ri.state.shift(a, 1, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope_of(QQ, "half", "before")))
+    turned = ri.state.shift(a, 1, ri.Kernel(ri.feature_maps.identity, rope=rope_of(QQ, "half", "before")))
     assert turned.z is None and not QQ.equal(turned.S, a.S)

@@ -113,12 +113,13 @@ def gemm(dtype, size):
 def peak(variant, **shape):
     """Bytes of NumPy's memory during one call, beyond its inputs and its output."""
     q, k, v = inputs(**shape)
-    options = {"phi": "elu+1", "rope": ri.Rope(ri.angle_table(q, shape["width"]))} if variant == "elu+1, RoPE" else {}
+    rope = ri.Rope(ri.angle_table(q, shape["width"]))
+    kernel = ri.Kernel("elu+1", rope) if variant == "elu+1, RoPE" else ri.Kernel()
 
     def run():
-        ri.linear_attention_chunked(q, k, v, **options)  # once, for what is kept from then on
+        ri.linear_attention_chunked(q, k, v, kernel)  # once, for what is kept from then on
         tracemalloc.start()
-        o, _ = ri.linear_attention_chunked(q, k, v, **options)
+        o, _ = ri.linear_attention_chunked(q, k, v, kernel)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most - o.nbytes

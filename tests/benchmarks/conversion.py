@@ -24,7 +24,7 @@ import numpy as np
 from clock import measure, seconds
 
 import refimpl as ri
-from refimpl.model.rwkv import through_layers
+from refimpl.model.transformer import Pass, check_text, embed, run_layers
 
 TARGET = 1.2
 DTYPES = ("float32", "float64")
@@ -70,10 +70,16 @@ def by_softmax(caches, rope):
     """A form of attention for `transformer`: softmax, each layer from its own cache."""
     each, rope = itertools.cycle(caches), replace(rope, placement="before")
 
-    def attention(q, k, v, *, state, **options):
+    def attention(q, k, v, kernel, *, state, mask):
         return ri.softmax_attention_shifted(q, k, v, rope=rope, cache=next(each))[0], state
 
     return attention
+
+
+def forward_pass(model, prompt):
+    """The layers alone, with no logits: what conversion cannot do without."""
+    text = check_text(model, prompt, "forward_pass", "prompt")
+    return run_layers(model, embed(model, text), Pass(ri.linear_attention_chunked))
 
 
 def compare(dtype, sizes, rounds):
@@ -84,13 +90,13 @@ def compare(dtype, sizes, rounds):
     caches = {M: random_caches(system, model.config, M) for M in prompts}
     whole, alone = {}, {}
     for M, prompt in prompts.items():
-        whole["forward pass over the prompt", M] = partial(
-            seconds, through_layers, model, prompt, form=ri.linear_attention_chunked, mask="causal"
-        )
+        whole["forward pass over the prompt", M] = partial(seconds, forward_pass, model, prompt)
         whole["convert the prompt", M] = partial(seconds, ri.convert, model, prompt)
         whole["text, prompt read again", M] = partial(seconds, model, np.concat([prompt, text]))
         alone["text, from biases", M] = partial(seconds, converted[M], text)
-        alone["text, from a KV cache", M] = partial(seconds, converted[M], text, form=by_softmax(caches[M], model.rope))
+        alone["text, from a KV cache", M] = partial(
+            seconds, converted[M], text, form=by_softmax(caches[M], model.kernel.rope)
+        )
     times = measure(whole, rounds) | measure(alone, 5 * rounds)
     size = {("text, from biases", M): sum(b.S.nbytes + b.z.nbytes for b in converted[M].biases) for M in prompts}
     size |= {("text, from a KV cache", M): sum(c.k.nbytes + c.v.nbytes for c in caches[M]) for M in prompts}

@@ -1,8 +1,12 @@
-"""The theorem on real weights, in fresh processes: what a prompt did is in a file, the prompt is gone, and the text goes on with it.
+"""The theorem on real weights, in fresh processes: what a prompt did is in a file, the prompt is
+gone, and the text goes on with it.
 
-One process converts the prompt and writes the file. The prompt is deleted. Another process, which has model and file only, generates.
-What it says is held to the prompted model by its explicit sum, without a state: one pass over prompt, input and all that was generated,
-in which the likeliest token after each prefix must be the one that was generated next; by induction that is the same greedy text.
+One process converts the prompt and writes the file. The prompt is deleted. Another process, which
+has model and file only, generates.
+What it says is held to the prompted model by its explicit sum, without a state: one pass over
+prompt, input and all that was generated,
+in which the likeliest token after each prefix must be the one that was generated next; by induction
+that is the same greedy text.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ LLAMA, TOKENIZER, NANO = "stories260K.bin", "tok512.bin", "gpt-nano-sort-model.j
 EVERY = pytest.mark.parametrize("version", RWKV)
 X = " "  # one byte: what the prompt left is not yet forgotten when the first logits are read
 
-# The ids themselves, which may not be UTF-8: by a process that has the model, the file and the input.
+# The ids themselves, which may not be UTF-8: by a process that has the model, the file and the
+# input.
 IDS = """
 import json, sys
 from refimpl import generate, load
@@ -88,7 +93,9 @@ def here(capsys: Any, *argv: Any) -> str:
 
 
 class Found(NamedTuple):
-    """How a generated text compares with the prompted model: where the first id differs, and how far the logits are off."""
+    """How a generated text compares with the prompted model: where the first id differs, and how
+    far the logits are off.
+    """
 
     differs: int | None
     error: float
@@ -162,7 +169,9 @@ def narrowed(parts: Any) -> Any:
 
 
 def plants(version: str) -> dict[str, Any]:
-    """A bug for each part of the state; but 4v0 has channel mixing with weights that are all 0, where none can be seen."""
+    """A bug for each part of the state; but 4v0 has channel mixing with weights that are all 0,
+    where none can be seen.
+    """
     parts = (
         ("time_shift", "num", "den", "exponent") if version.startswith("4") else ("time_shift", "channel_shift", "S")
     )
@@ -178,7 +187,7 @@ def planted(version: str, room: Path) -> dict[str, Found]:
     right, found = convert(model, prompt), {}
     for name, bug in {"none": dict, **plants(version)}.items():
         biases = [Carried(bug(b.parts), b.position) for b in right.biases or ()]
-        save(room / "bad", right.carrying(biases), biases_only=True)
+        save(room / "bad", right.with_biases(biases), biases_only=True)
         bad = load(room / "bad", read_model(path))
         ids = list(generate(bad, text, 8))
         want, _ = ri.transformer(model, prompt + text + ids, form="sum")
@@ -232,7 +241,10 @@ def test_a_story_goes_on_from_its_cache(tmp_path: Path) -> None:
         tmp_path / "baked",
         tmp_path / "l.npy",
     )
-    story = "Once upon a time, there was a little girl named Lily. She had a red ball, and her dog Max liked to run after it. One day, the ball"
+    story = (
+        "Once upon a time, there was a little girl named Lily. She had a red ball, "
+        "and her dog Max liked to run after it. One day, the ball"
+    )
     common = ["--tokenizer", models / TOKENIZER]
     prompt.write_text(story)
     refimpl("convert", models / LLAMA, *common, "--prompt", f"@{prompt}", "--out", baked)
@@ -257,7 +269,8 @@ def test_gpt_nano_sorts_what_it_was_told_before(tmp_path: Path, capsys: Any) -> 
     """Positions are absolute here, and go on where the prompt ended."""
     model, baked = folder(NANO) / NANO, tmp_path / "baked"
     said = here(capsys, "convert", model, "--prompt", "2 0 1", "--out", baked, "--check")
-    assert "the input is read from position 3 on" in said and float(re.search("error ([^,]*),", said)[1]) < 1e-12  # type: ignore[index]
+    # type: ignore[index]
+    assert "the input is read from position 3 on" in said and float(re.search("error ([^,]*),", said)[1]) < 1e-12
     assert here(capsys, "generate", model, "--baked", baked, "--prompt", "2 2 1", "--tokens", "6") == "0 1 1 2 2 2\n"
 
 

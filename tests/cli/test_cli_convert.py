@@ -1,4 +1,6 @@
-"""`refimpl convert`: every flag, exit status and message; and the check that it rests on, seen to fail."""
+"""`refimpl convert`: every flag, exit status and message; and the check that it rests on, seen to
+fail.
+"""
 
 import json
 import math
@@ -18,7 +20,9 @@ from refimpl.cli import convert as cli_convert
 from refimpl.cli.main import main
 from refimpl.files.models import read_model
 from refimpl.files.tokenizers import read_tokenizer
-from refimpl.model.rwkv import Rwkv, through_layers
+from refimpl.model.recurrence import Carried
+from refimpl.model.rwkv import Rwkv
+from refimpl.model.transformer import run_layers
 from refimpl.prompt import conversion
 from refimpl.prompt.compression import Compression
 from refimpl.prompt.compression.best import Best
@@ -69,7 +73,8 @@ def same(a, b):
 
 def test_help(capsys):
     status, out, _ = run(capsys, "--help")
-    flags = "--prompt --out --whole --baked --mask --strength --keep-positions --chunk --check --by --features --budget --error --seed "
+    flags = "--prompt --out --whole --baked --mask --strength --keep-positions --chunk --check --by "
+    flags += "--features --budget --error --seed "
     flags += "--backend --device --json --tokenizer --dtype"
     assert status == 0 and all(flag in out for flag in flags.split()) and "Exit status" in out
 
@@ -264,9 +269,11 @@ def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
     assert (status, err) == (0, "") and re.fullmatch(
         r"converted 5 tokens into biases of 2 layers in numpy float64(: the input is read from position 0 on)?\n"
         r"[\d,]+ bytes of biases(; a KV cache of 5 tokens has [\d,]+)?; \d\.\d\d s\n"
-        r"against the prompted model, on 16 tokens of seed 3: relative logit error \d\.?\d*e-1[5-9], next-token agreement 100.0%; "
+        r"against the prompted model, on 16 tokens of seed 3: relative logit error \d\.?\d*e-1[5-9], "
+        r"next-token agreement 100.0%; "
         r"with the prompt dropped 0\.\d+, \d+\.\d%\n"
-        r"against wider floats: converted \d\.?\d*e-1\d off, prompted \d\.?\d*e-1\d; it is exact, so 10 times as much would not hold\n"
+        r"against wider floats: converted \d\.?\d*e-1\d off, prompted \d\.?\d*e-1\d; "
+        r"it is exact, so 10 times as much would not hold\n"
         r"b is written\n",
         out,
     )
@@ -282,13 +289,16 @@ def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
 
 @pytest.mark.parametrize("kind", ["cache", "state"])
 def test_an_exact_conversion_that_is_off_by_more_than_rounding_is_not_written(kind, room, capsys, monkeypatch):
-    """A planted bug: values, or the state, a hundred-millionth too large. That is still far nearer than without the prompt."""
+    """A planted bug: values, or the state, a hundred-millionth too large. That is still far nearer
+    than without the prompt.
+    """
 
     def wrong(*args, **options):
         done = convert(*args, **options)
         if kind == "cache":
-            return done.carrying([replace(b, v=b.v * (1 + 1e-8)) for b in done.biases])
-        return done.carrying([replace(b, parts=b.parts | {"S": b.parts["S"] * (1 + 1e-8)}) for b in done.biases])
+            return done.with_biases([replace(b, v=b.v * (1 + 1e-8)) for b in done.biases])
+        biases = [Carried(b.parts | {"S": b.parts["S"] * (1 + 1e-8)}, b.position) for b in done.biases]
+        return done.with_biases(biases)
 
     monkeypatch.setattr(cli_convert, "convert", wrong)
     save("s", model(SOFTMAX if kind == "cache" else BYTES))
@@ -344,7 +354,8 @@ def test_fidelity_is_between_models():
         fidelity(m, None, [1], [2])
     with says(ValueError, "fidelity: `text` must hold ids from 0 to 6, got 7 at token 0"):
         fidelity(m, m, [1], [7])
-    found = fidelity(m, m, PROMPT, [2, 6])  # nothing was converted: as if the prompt were dropped, and no worse
+    # nothing was converted: as if the prompt were dropped, and no worse
+    found = fidelity(m, m, PROMPT, [2, 6])
     assert (found.error, found.agreement) == (
         found.dropped_error,
         found.dropped_agreement,
@@ -598,6 +609,13 @@ def test_a_folder_that_is_not_writable(room, capsys, monkeypatch):
 # The check, seen to fail
 
 
+@pytest.mark.parametrize("size", [["--budget", "4"], ["--error", "0.1"]], ids=["budget", "error"])
+def test_a_recurrent_model_takes_no_memory(size, room, capsys):
+    save("r", model(BYTES))
+    status, _, err = run(capsys, "r", "--prompt", "ab", "--out", "b", "--by", "best", *size)
+    assert status == 2 and "convert: --by makes a memory for softmax attention; this model converts exactly" in err
+
+
 def nudged(x, times):
     return x + 1 if isinstance(x, SystemArray) else x * (1 + times * 2.0**-52)
 
@@ -663,44 +681,42 @@ def test_a_damaged_bias_is_named_by_its_layer(name, layer, part):
 
 def bug_no_turn(monkeypatch):
     """The biases stay where the prompt was read."""
-    monkeypatch.setattr(conversion, "shift", lambda state, by, **options: replace(state, position=state.position + by))
+    monkeypatch.setattr(ri.State, "shifted", lambda self, by, kernel: replace(self, position=self.position + by))
 
 
 def bug_mask(monkeypatch):
     """The prompt is read as if its tokens saw each other."""
-    monkeypatch.setattr(
-        conversion, "through_layers", lambda *args, **options: through_layers(*args, **(options | {"mask": "full"}))
-    )
+    monkeypatch.setattr(conversion, "run_layers", lambda model, x, run: run_layers(model, x, replace(run, mask="full")))
 
 
 def bug_last_token(monkeypatch):
     """The last token of the prompt is forgotten."""
 
-    def forgetful(model, text, **options):
-        out, states = through_layers(model, text, **options)
-        _, before = through_layers(model, text[..., :-1, :], **options)
+    def forgetful(model, x, run):
+        out, states = run_layers(model, x, run)
+        _, before = run_layers(model, x[..., :-1, :], run)
         return out, tuple(replace(b, position=s.position) for b, s in zip(before, states, strict=True))
 
-    monkeypatch.setattr(conversion, "through_layers", forgetful)
+    monkeypatch.setattr(conversion, "run_layers", forgetful)
 
 
 def bug_old_biases(monkeypatch):
     """What the model carried before is lost from the first layer on."""
 
-    def fresh(model, text, **options):
-        return through_layers(replace(model, biases=None), text, **options)
+    def fresh(model, x, run):
+        return run_layers(replace(model, biases=None), x, run)
 
-    monkeypatch.setattr(conversion, "through_layers", fresh)
+    monkeypatch.setattr(conversion, "run_layers", fresh)
 
 
 def bug_skipped_mlp(monkeypatch):
     """The prompt passes by the MLP of every layer."""
 
-    def skipping(model, text, **options):
+    def skipping(model, x, run):
         weights = {name: x * 0 if "W_down" in name else x for name, x in model.weights.items()}
-        return through_layers(replace(model, weights=weights), text, **options)
+        return run_layers(replace(model, weights=weights), x, run)
 
-    monkeypatch.setattr(conversion, "through_layers", skipping)
+    monkeypatch.setattr(conversion, "run_layers", skipping)
 
 
 @pytest.mark.parametrize("bug", [bug_no_turn, bug_mask, bug_last_token, bug_old_biases, bug_skipped_mlp])
@@ -708,7 +724,9 @@ def bug_skipped_mlp(monkeypatch):
 def test_a_planted_bug_in_the_conversion_itself_is_found(bug, name, monkeypatch):
     m = convert(model(RATIONAL if name == "GF" else REAL, SYSTEMS[name]), [6, 2])
     bug(monkeypatch)
-    found = check_conversion(m, convert(m, PROMPT), PROMPT, [2, 6, 0])
+    converted = convert(m, PROMPT)
+    monkeypatch.undo()  # the check shifts states too
+    found = check_conversion(m, converted, PROMPT, [2, 6, 0])
     assert found.verdict == "EXCESS" and found.difference > 1e-3
 
 
@@ -755,7 +773,8 @@ def test_what_cannot_be_checked(monkeypatch):
             check_conversion(m, other, PROMPT, [1])
     with says(
         ValueError,
-        "`converted.biases[0]` must have b_KV, b_D and position as in ((1, 1, 2, 3), True, 0), got ((1, 1, 2, 3), True, 5)",
+        "`converted.biases[0]` must have b_KV, b_D and position as in ((1, 1, 2, 3), True, 0), "
+        "got ((1, 1, 2, 3), True, 5)",
     ):
         check_conversion(m, convert(m, PROMPT, restart=False), PROMPT, [1])
     other = replace(m, weights={**m.weights, "gain": m.weights["gain"] * 2})

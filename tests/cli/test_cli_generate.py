@@ -1,4 +1,6 @@
-"""`refimpl generate`: every flag, exit status and message; the text alone, as it comes; and no file half written."""
+"""`refimpl generate`: every flag, exit status and message; the text alone, as it comes; and no file
+half written.
+"""
 
 import os
 import shutil
@@ -69,7 +71,7 @@ def run(capsys, *argv):
 
 def says(*ids, monkeypatch):
     """The model says this, whatever it is told."""
-    monkeypatch.setattr(cli_generate, "sample_tokens", lambda logits, model, tokens, **how: iter(ids[:tokens]))
+    monkeypatch.setattr(cli_generate, "generate_ids", lambda logits, model, tokens, **how: iter(ids[:tokens]))
 
 
 def alone(*argv, **options):
@@ -170,10 +172,10 @@ def test_a_text_that_ends(room, capsys, monkeypatch):
 
 def test_the_beginning_of_a_text_has_no_space(room, capsys, monkeypatch):
     seen = []
-    real = cli_generate.check_arguments
+    real = cli_generate.check_request
     monkeypatch.setattr(
         cli_generate,
-        "check_arguments",
+        "check_request",
         lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how),
     )
     says(263, 260, monkeypatch=monkeypatch)
@@ -187,10 +189,10 @@ def test_a_text_that_goes_on_does_not_begin(room, capsys, monkeypatch):
     save("baked", convert(load("words"), [1, 260]), biases_only=True)
     save("whole", convert(load("words"), [1, 260]))
     seen = []
-    real = cli_generate.check_arguments
+    real = cli_generate.check_request
     monkeypatch.setattr(
         cli_generate,
-        "check_arguments",
+        "check_request",
         lambda model, text, *rest, **how: seen.append(list(text)) or real(model, text, *rest, **how),
     )
     shown = [
@@ -250,7 +252,7 @@ def test_each_word_is_written_before_the_next_is_sought(room, capsys, monkeypatc
             seen.append(capsys.readouterr().out)
             yield 65 + i
 
-    monkeypatch.setattr(cli_generate, "sample_tokens", slowly)
+    monkeypatch.setattr(cli_generate, "generate_ids", slowly)
     assert main(["generate", "bytes", "--prompt", "x"]) == 0
     assert [*seen, capsys.readouterr().out] == ["", "A", "B", "C\n"]
 
@@ -298,7 +300,8 @@ def test_logits_are_those_after_the_prompt(room, capsys):
     assert run(capsys, "ids", "--prompt", "3 1 4", "--tokens", "5", "--logits", "l")[1] == joined(
         generate(m, [3, 1, 4], 5)
     )
-    assert (room / "l").read_bytes() == (room / "l.npy").read_bytes()  # the name is the one that was given
+    # the name is the one that was given
+    assert (room / "l").read_bytes() == (room / "l.npy").read_bytes()
     save("b", convert(m, [3, 1]), biases_only=True)
     assert run(capsys, "ids", "--prompt", "4", "--tokens", "0", "--logits", "b.npy", "--baked", "b")[0] == 0
     assert np.abs(np.load("b.npy") - found).max() < 1e-14
@@ -533,5 +536,5 @@ def test_what_overflows_later_is_said_after_what_was_written(room, capsys, monke
         yield 65
         raise ZeroDivisionError("layer 1: the denominator is zero")
 
-    monkeypatch.setattr(cli_generate, "sample_tokens", breaks)
+    monkeypatch.setattr(cli_generate, "generate_ids", breaks)
     assert run(capsys, "bytes", "--prompt", "x") == (2, "A", "refimpl: layer 1: the denominator is zero\n")

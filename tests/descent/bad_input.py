@@ -28,10 +28,9 @@ VALUE_ERRORS: Table = {
     ),
     "gradient: `W` must have shape (outputs, inputs), got (3,)": lambda: gradient(squared_error, z),
     "gradient: `W` must have shape (outputs, inputs), got (1, 5, 3)": lambda: gradient(squared_error, q[None, :, :]),
-    (
-        "gradient: `W` must be of NumPy, torch, JAX or a number system, which have derivatives, "
-        "got one of array_api_strict"
-    ): lambda: gradient(squared_error, *(strict.asarray(x) for x in (S.T, k, v))),
+    "gradient: `W` must be of NumPy, torch, JAX or a number system of ours, got one of array_api_strict": lambda: (
+        gradient(squared_error, *(strict.asarray(x) for x in (S.T, k, v)))
+    ),
     "squared_error: `X` must have shape (..., examples, 3) to match `W`, got (5, 2)": lambda: squared_error(q, v, v),
     "squared_error: `Y` must have shape (..., 5, 5) to match `X` and `W`, got (5, 2)": lambda: gradient(
         squared_error, q, k, v

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import refimpl as ri
 from refimpl import GF, QQ, Compression, Config, KVCache, NotDefined
 from refimpl.files import checkpoint
 from refimpl.files import safetensors as files
+from refimpl.files.models.gpt2 import read_gpt2
+from refimpl.files.models.llama import read_llama2c
+from refimpl.files.tokenizers.tokenizer_files import read_llama_tokenizer
 from tests.helpers.bad_input import (
     F,
     Table,
@@ -78,7 +82,15 @@ def configured(**changes: Any) -> Any:
     return loaded(config=json.dumps(json.loads(checkpoint.config_text("save", config)) | changes, sort_keys=True))
 
 
+def beside_a_list() -> Any:
+    """GPT-2's tensors, beside a configuration that is none."""
+    files.write_safetensors("model.safetensors", {"wte.weight": np.ones((2, 2), np.float32)}, {})
+    Path("config.json").write_text("[]")
+    return read_gpt2("model.safetensors", system=F)
+
+
 VALUE_ERRORS: Table = {
+    "read_gpt2: config.json: the JSON must be an object, got []": beside_a_list,
     # NaN, inf, zero, overflow: which token, which head
     "softmax_attention: `cache.k` must be finite, got nan or inf at token 0, column 0": lambda: soft(
         q, k, v, cache=KVCache(put(k, (0, 0), nan), v, keep, n)
@@ -92,13 +104,14 @@ VALUE_ERRORS: Table = {
     # Models on disk
     "save: `model` must carry biases to save them alone, got none": lambda: ri.save("m", model, biases_only=True),
     "load: m: `format` must be 'refimpl 1', as `save` writes it, got 'pt'": lambda: loaded(format="pt"),
-    "load: m: `digest` must stand among the metadata, got None": lambda: loaded(digest=None),
+    "load: m: the metadata must have `digest`, of 1 to 999999 characters, got None": lambda: loaded(digest=None),
     (
         "load: m: `config` must be one that `save` writes: ValueError: Config: `layers` must be an integer ≥ 1, got '1'"
     ): lambda: configured(layers="1"),
-    "load: m: `config` must be one that `save` writes: ValueError: `save` would have written it otherwise": lambda: (
-        configured(epsilon="2/200000")
-    ),
+    (
+        'load: m: `config` must be one that `save` writes: ValueError: it must read \'1/100000", "gated": \' '
+        'at character 60, got \'2/200000", "gated": \''
+    ): lambda: configured(epsilon="2/200000"),
     (
         "load: m: `config` must be one that `save` writes: TypeError: Config: `normalise` must be a bool, got int"
     ): lambda: configured(normalise=1),
@@ -106,8 +119,10 @@ VALUE_ERRORS: Table = {
         layers=10**9
     ),
     "load: m: `x` must be a weight of its configuration or a bias": lambda: loaded(tensors={"x": np.ones(1)}),
-    "load: m: `base` must be given: the model to which these biases belong": lambda: loaded(alone=True),
-    "load: m: `base` is given for biases alone, but this file holds a whole model": lambda: loaded(base=model),
+    "load: m: `base` must be the model to which these biases belong, since the file has no weights, got None": lambda: (
+        loaded(alone=True)
+    ),
+    "load: m: the file must hold biases alone, since `base` is given, got a whole model": lambda: loaded(base=model),
     (
         f"load: m: `digest` must be that of the weights, {ri.digest(model)[:12]}…, got 000000000000…: "
         "another model, or changed"
@@ -123,7 +138,7 @@ VALUE_ERRORS: Table = {
     "load: m: metadata: `prompts[0]` must be an integer between 0 and 9007199254740992, got 2.5": lambda: loaded(
         prompts="[2.5]", seal=True
     ),
-    "load: m: layer 0: `b_KV` must be there in each layer, since other biases are": lambda: loaded(
+    "load: m: layer 0: `b_KV` must be in the file for each layer, since other biases are": lambda: loaded(
         tensors={"layers.0.b_KV": None}, seal=True
     ),
     "load: m: `layers.0.b_D` must be F64, for float64, got F32": lambda: loaded(
@@ -141,18 +156,16 @@ VALUE_ERRORS: Table = {
     "load: m: layer 0: `maps` must be a list of objects for each layer, got ['positive']": lambda: mapped(
         [["positive"]]
     ),
-    "load: m: layer 0: `b_KV` must have a map among the metadata, got none": lambda: mapped([[]]),
-    "load: m: layer 0: `b_KV.1` must be there for each map, got none for {'map': 'points'}": lambda: mapped(
+    "load: m: layer 0: `b_KV` must have a map in the metadata `maps`, got none": lambda: mapped([[]]),
+    "load: m: layer 0: `b_KV.1` must be in the file for each map, got none for {'map': 'points'}": lambda: mapped(
         [[{"map": "taylor", "A": "0"}, {"map": "points"}]]
     ),
-    f"load: m: layer 0: metadata: `map` must be one of {MAPS}, got 'None'; did you mean 'points'?": lambda: mapped(
-        [[{}]]
-    ),
-    "load: m: layer 0: `b_points` must be there exactly for a map 'points', got the map 'points'": lambda: mapped(
+    f"load: m: layer 0: metadata: `map` must be one of {MAPS}, got None": lambda: mapped([[{}]]),
+    "load: m: layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'points'": lambda: mapped(
         map="points"
     ),
-    "load: m: layer 0: `b_points` must be there exactly for a map 'points', got the map 'positive'": lambda: mapped(
-        tensors={"layers.0.b_points": a(1, 4, 2)}
+    "load: m: layer 0: `b_points` must be in the file exactly for a map 'points', got the map 'positive'": lambda: (
+        mapped(tensors={"layers.0.b_points": a(1, 4, 2)})
     ),
     "load: m: layer 0: `A` must be a fraction such as '-1/8', got '1e400'": lambda: mapped(A="1e400"),
     "load: m: layer 0: `A` must be a fraction such as '-1/8', got '-1/0'": lambda: mapped(A="-1/0"),
@@ -218,14 +231,20 @@ TYPE_ERRORS: Table = {
 
 NOT_DEFINED: Table = {
     # Models on disk
-    "digest: numbers of ℚ have no place in a file; floats of at most 64 bits and GF(p) have one": lambda: ri.save(
+    "digest: numbers of ℚ cannot be written; floats of at most 64 bits and GF(p) can": lambda: ri.save(
         "m", ri.random_model(QQ, replace(config, phi="identity"), 1)
     ),
-    "digest: φ must be given by name, as in Config(phi='elu+1'); a function has no place in a file": lambda: ri.save(
+    "digest: φ must be given by name, as in Config(phi='elu+1'); a function cannot be written": lambda: ri.save(
         "m", ri.Model(replace(config, phi=ri.feature_maps.relu), W)
     ),
     "load: m: NumPy has no bfloat16; pass library='torch'": lambda: loaded(system="bfloat16"),
 }
 
 
-CASES = cases({ValueError: VALUE_ERRORS, TypeError: TYPE_ERRORS, NotDefined: NOT_DEFINED})
+OS_ERRORS: Table = {
+    "read_llama2c: cannot read m: no such file": lambda: read_llama2c("m", system=F),
+    "read_llama2c: cannot read .: not a regular file": lambda: read_llama2c(".", system=F),
+    "read_tokenizer: cannot read m: no such file": lambda: read_llama_tokenizer("m"),
+}
+
+CASES = cases({ValueError: VALUE_ERRORS, TypeError: TYPE_ERRORS, NotDefined: NOT_DEFINED, OSError: OS_ERRORS})

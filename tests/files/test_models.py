@@ -1,4 +1,6 @@
-"""Real checkpoints: what is read computes what other people's code computes, stage by stage; damaged files are refused in words."""
+"""Real checkpoints: what is read computes what other people's code computes, stage by stage;
+damaged files are refused in words.
+"""
 
 import base64
 import json
@@ -21,9 +23,8 @@ from refimpl.files.models.llama import HEADER, llama2c_shapes, read_llama, read_
 from refimpl.files.models.reading import Settings
 from refimpl.files.safetensors import write_safetensors
 from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
-from refimpl.model.attention_layers import keys_values
-from refimpl.model.transformer import embed, gelu, norm, split
-from refimpl.nano import layer
+from refimpl.model.attention_layers import keys_values, split_heads
+from refimpl.model.transformer import Pass, embed, gelu, norm
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder
 
@@ -140,9 +141,12 @@ def written(tmp_path):
 
 
 def stages(model, text):
-    """Every stage that llm-viz stores, in the order in which it is computed: its name, our numbers, and how many roundings in a row
-    each of them adds in float32: n for a sum of n terms, 2n + 4 for the norm, 10 for gelu, n + 2 for softmax."""
-    c, w, n = model.config, model.of_layer(0), len(text)
+    """Every stage that llm-viz stores, in the order in which it is computed: its name, our numbers,
+    and how many roundings in a row
+    each of them adds in float32: n for a sum of n terms, 2n + 4 for the norm, 10 for gelu, n + 2
+    for softmax.
+    """
+    c, w, n = model.config, model.layer_weights(0), len(text)
     heads = (c.heads, n, c.d)
     x = embed(model, text)
     yield "tok_emb", model.weights["embedding"][text, :], 0
@@ -150,7 +154,7 @@ def stages(model, text):
     yield "x", x, 1
     ln1 = norm(x, w["gain_1"], w["offset_1"], epsilon=c.epsilon)
     yield "ln1", ln1, 2 * c.width + 4
-    q, (k, v) = split(ln1 @ w["W_Q"] + w["b_Q"], c.heads), keys_values(model, 0, ln1)
+    q, (k, v) = split_heads(ln1 @ w["W_Q"] + w["b_Q"], c.heads), keys_values(c, w, ln1)
     assert q.shape == k.shape == v.shape == heads
     yield "qkv", np.concatenate([np.moveaxis(y, 0, 1).reshape(n, c.width) for y in (q, k, v)], axis=-1), c.width + 1
     yield from (("q", q, 0), ("k", k, 0), ("v", v, 0))
@@ -174,7 +178,7 @@ def stages(model, text):
     whole_layer = 2 * (2 * c.width + 4) + 3 * (c.width + 1) + c.d + 1 + 2 * n + 2 + 10 + c.hidden + 1 + 2
     for i, block in enumerate(blocks):
         yield f"block{i}", block, whole_layer if i else 0
-    by_definition = layer(model, 0, embed(model, text), None, form=softmax_attention, mask="causal")[0]
+    by_definition = c.layer(model, 0, embed(model, text), None, Pass(softmax_attention))[0]
     assert np.allclose(blocks[0], x, rtol=0, atol=1e-12) and np.allclose(by_definition, x, rtol=0, atol=1e-12)
     yield "ln_f", norm(blocks[-1], model.weights["gain"], model.weights["offset"], epsilon=c.epsilon), 2 * c.width + 4
     yield "lm_head", logits, c.width
@@ -185,8 +189,10 @@ def stages(model, text):
 def worst(model, stored):
     """By stage: the largest difference in units of what is allowed, over all texts.
 
-    Allowed, for numbers that passed c roundings in a row and are at most A in size: 6 √c · 2⁻²⁴ · A. That is the probabilistic bound of
-    Higham and Mary 2019 with λ = 6 (wrong for a number with probability 2 exp(−λ²/2) < 4·10⁻⁸), without the growth by ill-conditioned
+    Allowed, for numbers that passed c roundings in a row and are at most A in size: 6 √c · 2⁻²⁴ ·
+    A. That is the probabilistic bound of
+    Higham and Mary 2019 with λ = 6 (wrong for a number with probability 2 exp(−λ²/2) < 4·10⁻⁸),
+    without the growth by ill-conditioned
     steps.
     """
     found = {}
@@ -216,7 +222,9 @@ def test_nano_is_pytorchs_at_every_stage(nano):
 
 
 def test_another_model_is_told_from_nano(nano):
-    """The same comparison fails for ε = 10⁻⁶, for one weight changed by 1/100, and for queries and keys exchanged."""
+    """The same comparison fails for ε = 10⁻⁶, for one weight changed by 1/100, and for queries and
+    keys exchanged.
+    """
     model, stored = nano
     w = dict(model.weights)
     changed = w | {"layers.1.W_up": w["layers.1.W_up"] + 1e-2 * (np.arange(48 * 192).reshape(48, 192) == 7)}
@@ -234,7 +242,9 @@ def vars_of(config):
 
 
 def test_nano_sorts(nano):
-    """Its task: six digits, then the same in order. (What it was trained for; 29 of 30 drawn texts are required.)"""
+    """Its task: six digits, then the same in order. (What it was trained for; 29 of 30 drawn texts
+    are required.)
+    """
     model, right = nano[0], 0
     for seed in range(30):
         digits = [int(i) for i in np.random.default_rng(seed).integers(0, 3, 6)]
@@ -261,7 +271,9 @@ GAINS = ("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
 
 
 def saved(model, tmp_path, scale, seed):
-    """Weights large enough for attention to be anything but uniform, written as transformers writes them."""
+    """Weights large enough for attention to be anything but uniform, written as transformers writes
+    them.
+    """
     import torch
 
     torch.manual_seed(seed)
@@ -340,7 +352,8 @@ def test_llama_is_that_of_transformers(hugging, tmp_path, shape):
     assert ours.config.tied == shape.get("tie_word_embeddings", False)
     assert difference(theirs, ours, 30, seed=4) < 1e-5
     said = json.loads((tmp_path / "config.json").read_text())
-    said |= {"rope_theta": said.pop("rope_parameters")["rope_theta"], "rope_scaling": None}  # as it was written before
+    # as it was written before
+    said |= {"rope_theta": said.pop("rope_parameters")["rope_theta"], "rope_scaling": None}
     (tmp_path / "config.json").write_text(json.dumps(said))
     assert read_model(tmp_path).config == ours.config
 
@@ -349,7 +362,9 @@ def test_llama_is_that_of_transformers(hugging, tmp_path, shape):
 
 
 def as_llama(hugging, model):
-    """A LlamaForCausalLM that carries the same weights; its layout is half, so columns of W_Q and W_K are permuted."""
+    """A LlamaForCausalLM that carries the same weights; its layout is half, so columns of W_Q and
+    W_K are permuted.
+    """
     import torch
 
     c = model.config
@@ -370,7 +385,7 @@ def as_llama(hugging, model):
     names |= {"gain_1": "input_layernorm", "gain_2": "post_attention_layernorm"}
     weights = {"model.embed_tokens.weight": model.weights["embedding"], "model.norm.weight": model.weights["gain"]}
     for i in range(c.layers):
-        for name, x in model.of_layer(i).items():
+        for name, x in model.layer_weights(i).items():
             if name in ("W_Q", "W_K"):
                 x = deinterleave(x.reshape(c.width, -1, c.d), pairs=c.d // 2).reshape(x.shape)
             weights[f"model.layers.{i}.{names[name]}.weight"] = x.T
@@ -383,14 +398,16 @@ def as_llama(hugging, model):
 
 
 def test_stories_are_those_of_transformers(hugging):
-    """200 greedy tokens from BOS. If after every prefix of our text their likeliest token is our next one, then greedy text is the same."""
+    """200 greedy tokens from BOS. If after every prefix of our text their likeliest token is our
+    next one, then greedy text is the same.
+    """
     import torch
 
     model = read_model(folder("stories260K.bin") / "stories260K.bin")
-    ids, carrying = [1], model
+    ids, after = [1], model
     for _ in range(200):
-        logits, states = transformer(carrying, ids[-1:])
-        carrying = model.carrying(states)
+        logits, states = transformer(after, ids[-1:])
+        after = model.with_biases(states)
         ids.append(int(logits[-1].argmax()))
     with torch.no_grad():
         theirs = as_llama(hugging, model)(torch.asarray([ids[:-1]])).logits[0].numpy()
@@ -398,7 +415,8 @@ def test_stories_are_those_of_transformers(hugging):
     assert theirs.argmax(-1).tolist() == ids[1:] == whole.argmax(-1).tolist()
     assert np.abs(theirs - whole).max() < 1e-5 * np.abs(whole).max()
     top = np.sort(whole, axis=-1)
-    assert (top[:, -1] - top[:, -2]).min() > 10 * np.abs(theirs - whole).max()  # no token hangs on rounding
+    # no token hangs on rounding
+    assert (top[:, -1] - top[:, -2]).min() > 10 * np.abs(theirs - whole).max()
 
 
 # what is read, of which kind, into which numbers
@@ -738,7 +756,9 @@ def test_settings_take_defaults():
 
 @given(st.data())
 def test_damaged_files_are_refused_or_read(tmp_path_factory, data):
-    """Cut at any byte, or four bytes overwritten anywhere, most often in the header: ValueError, OSError or a model."""
+    """Cut at any byte, or four bytes overwritten anywhere, most often in the header: ValueError,
+    OSError or a model.
+    """
     where = tmp_path_factory.mktemp("damaged")
     kind = data.draw(st.sampled_from(["gpt2", "llama", "nano", "llama2c"]))
     path = where / "file"

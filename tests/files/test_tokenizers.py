@@ -1,4 +1,6 @@
-"""Tokenizers: every text comes back, ids are those of other people's code, and damaged files are refused in words."""
+"""Tokenizers: every text comes back, ids are those of other people's code, and damaged files are
+refused in words.
+"""
 
 import json
 import struct
@@ -94,7 +96,9 @@ def test_tricky_texts_come_back(small, text):
 
 
 def test_joining_is_that_of_the_papers(small):
-    """By hand: GPT-2 joins the pair that stands first in the list; llama2.c the piece of highest score, the leftmost of equals."""
+    """By hand: GPT-2 joins the pair that stands first in the list; llama2.c the piece of highest
+    score, the leftmost of equals.
+    """
     gpt, llama = read_tokenizer(small / "vocab.bpe"), read_tokenizer(small / "tokenizer.bin")
     shown = [gpt.tokens[i] for i in gpt.encode("aaaaa the's")]
     assert shown == [b"aa", b"aaa", b" the", b"'s"] and gpt.start == gpt.vocabulary - 1
@@ -169,14 +173,17 @@ def test_gpt2_ids_are_those_of_transformers(published, text):
 
 def same_ids(published, text):
     ours, theirs = published
-    text = "".join(c for c in text if unicodedata.category(c) != "Cn")  # transformers knows a later Unicode
+    # transformers knows a later Unicode
+    text = "".join(c for c in text if unicodedata.category(c) != "Cn")
     ids = ours.encode(text)
     assert ids == theirs(text)["input_ids"] and ours.decode(ids) == text
     assert ours.vocabulary == 50257 and ours.start == 50256
 
 
 def test_llama2c_ids_of_a_text():
-    """As llama2.c's own encode joins "Once upon a time" by the scores of tok512: checked by joining the best pair again and again."""
+    """As llama2.c's own encode joins "Once upon a time" by the scores of tok512: checked by joining
+    the best pair again and again.
+    """
     t = read_tokenizer(folder("tok512.bin") / "tok512.bin")
     assert t.vocabulary == 512
     for text in [*TRICKY, "Once upon a time, there was a little girl named Lily."]:
@@ -228,7 +235,8 @@ def test_what_is_read_is_told_by_its_content(small, tmp_path):
     assert isinstance(read_tokenizer(small / "tokenizer.bin"), LlamaTokenizer)
     with says(
         OSError,
-        f"read_tokenizer: cannot read {tmp_path}: the folder must hold encoder.json and vocab.bpe, or gpt2-encoder.json and",
+        f"read_tokenizer: cannot read {tmp_path}: the folder must hold encoder.json and vocab.bpe, "
+        "or gpt2-encoder.json and",
     ):
         read_tokenizer(tmp_path)
     with says(OSError, "no-file: no such file"):

@@ -33,7 +33,9 @@ BACKENDS = {
 
 
 def backends(*quick):
-    """All of them; JAX, which compiles every operation for every shape, is slow but for those that are named."""
+    """All of them; JAX, which compiles every operation for every shape, is slow but for those that
+    are named.
+    """
     slow = {name for name in BACKENDS if "jax" in name} - set(quick)
     return pytest.mark.parametrize(
         "backend", [pytest.param(b, marks=[pytest.mark.slow] if b in slow else []) for b in BACKENDS]

@@ -1,4 +1,6 @@
-"""Models, prompts and inputs. Hypothesis chooses shapes and options; values are uniform draws of the number system."""
+"""Models, prompts and inputs. Hypothesis chooses shapes and options; values are uniform draws of
+the number system.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ DRAWS = 20
 
 @dataclass(frozen=True)
 class Scene:
-    """A model, a prompt of M tokens and an input of n tokens. `build` fills it with numbers of a system."""
+    """A model, a prompt of M tokens and an input of n tokens. `build` fills it with numbers of a
+    system.
+    """
 
     config: Config
     M: int
@@ -84,7 +88,9 @@ def length(text: Any) -> int:
 
 
 def prompted(model: Model, prompt: Any, text: Any, **options: Any) -> Any:
-    """The definition over all positions: for each token of prompt and input its own sum. Of that, the input's part."""
+    """The definition over all positions: for each token of prompt and input its own sum. Of that,
+    the input's part.
+    """
     return model(join(prompt, text), form=ri.linear_attention, **options)[..., length(prompt) :, :]
 
 
@@ -107,19 +113,12 @@ def probing(system: Any, probe: ri.Probe) -> tuple[Model, np.ndarray, np.ndarray
     """A model whose attention is the probe, a text for it, and what must come out: x = [q | k | v |
     0], and the output replaces the 0.
     """
-    (heads, n, r), m, rope = probe.q.shape, probe.v.shape[-1], probe.options.get("rope")
+    (heads, n, r), m, kernel = probe.q.shape, probe.v.shape[-1], probe.options["kernel"]
+    rope = kernel.rope
     rotary = rope and Rotary(2 * (r // 2), rope.layout, rope.placement, None)
     ends = np.cumsum([0, heads * r, heads * r, heads * m, heads * m])
     config = Config(
-        1,
-        int(ends[-1]),
-        heads=heads,
-        d=r,
-        m=m,
-        phi="identity",
-        norm="none",
-        normalise=probe.options["normalise"],
-        rope=rotary,
+        1, int(ends[-1]), heads=heads, d=r, m=m, phi="identity", norm="none", normalise=kernel.normalise, rope=rotary
     )
     parts = {name: np.eye(ends[-1])[:, a:b] for name, a, b in zip("QKVO", ends[:-1], ends[1:], strict=True)}
     weights = {f"layers.0.W_{name}": system.convert(part.T if name == "O" else part) for name, part in parts.items()}
@@ -175,13 +174,15 @@ WIDTHS = {
 
 @st.composite
 def scenes(draw: Any, system: Any, *, restart: bool = False) -> Scene:
-    """Scenes for an exact system. restart: only those whose input can be read where the prompt began.
+    """Scenes for an exact system. restart: only those whose input can be read where the prompt
+    began.
 
     In ℚ the numbers grow with every division and product: a deep model there has few of them.
     """
     small = system is QQ
     phi = draw(st.sampled_from([phi for need, phis in PHIS.items() if need in system.can for phi in phis]))
-    normalise = phi not in PHIS["ordered"] and draw(st.booleans())  # such features are often 0 together
+    # such features are often 0 together
+    normalise = phi not in PHIS["ordered"] and draw(st.booleans())
     groups, shared, m, d = (draw(st.integers(1, most)) for most in (2, 2, 3, 2 if small else 3))
     norm, hidden = draw(st.sampled_from(["none", "rms_rational", "layer_rational"])), draw(st.integers(0, 3))
     rope = None

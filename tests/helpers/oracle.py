@@ -1,4 +1,5 @@
-"""Attention in plain Python: lists and loops. It imports nothing of refimpl, so that it can disagree with it.
+"""Attention in plain Python: lists and loops. It imports nothing of refimpl, so that it can
+disagree with it.
 
 A transformer of one text stands at the end. One head: q, k (n lists of d numbers), v (n lists of
 m), S (r lists of m), z (r numbers).
@@ -28,7 +29,9 @@ def sees(t, s, mask):
 
 
 def attention(q, k, v, *, phi_q, phi_k, mask="causal", normalise=True, rope=None, start=None, keep=None):
-    """(o, S, z, position). rope : (points, layout, placement)   start : (S, z, position)   keep : booleans"""
+    """(o, S, z, position). rope : (points, layout, placement)   start : (S, z, position)   keep :
+    booleans
+    """
     n, m = len(q), len(v[0]) if v else 0
     points, layout, placement = rope or ([], "half", "after")
     S0, z0, first = start or (None, None, 0)
@@ -121,7 +124,7 @@ def plus(x, y):
 
 
 def normed(x, kind, epsilon, gain, offset, real):
-    """One token: (y / √(mean(y²) + ε)) gain + offset; without the root, 2/(1 + u) stands for 1/√u."""
+    """One token: (y / √(mean(y²) + ε)) gain + offset; rational: 2/(1 + u) stands for 1/√u."""
     if kind == "none":
         return x
     mean = sum(x) / len(x) if kind.startswith("layer") else 0
@@ -147,8 +150,10 @@ def transformer(text, w, c, *, phi, points=(), biases=None, position=0, mask="ca
 
     text : token ids or vectors   w : the weights, by name   c : the configuration, a dict   phi :
     (φ_q, φ_k) of one token
-    points : the (c, s) of RoPE   biases : for each layer, (S, z) of each group   position : of the first token
-    prompt, strength : the first tokens count `strength` times for those after them   real : as in softmax
+    points : the (c, s) of RoPE   biases : for each layer, (S, z) of each group   position : of the
+    first token
+    prompt, strength : the first tokens count `strength` times for those after them   real : as in
+    softmax
     """
     groups, rope, pre = c["groups"] or c["heads"], c["rope"] or {}, c["order"] != "post"
 

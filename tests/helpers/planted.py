@@ -1,55 +1,55 @@
-"""Planted bugs: wrong kernels, each a small edit of a right one, and the checks that must reject them.
+"""Planted bugs: wrong kernels, each a small edit of a right one, and the checks that must reject
+them.
 
-A check takes a kernel with the arguments of `linear_attention` (or of `softmax_attention`) and returns None, or in words
-what is wrong. `python tests/helpers/planted.py` prints which check rejects which bug.
+A check takes a function with the arguments of `linear_attention` (or of `softmax_attention`) and
+returns None, or in words what is wrong. `python tests/helpers/planted.py` prints which check
+rejects which bug.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from array_api_compat import array_namespace
-from refimpl.attention.forms import linear_form, softmax_form
 
 import refimpl as ri
+from refimpl.attention import linear_attention as linear
+from refimpl.attention import softmax_attention as softmax
 from refimpl.checks import visible_keys
 from refimpl.systems import SystemArray
 
-rooms = sys.modules
-Kernel = Callable[..., Any]
+Attention = Callable[..., Any]
 HUGE = ri.GF(2**61 - 1)
 
 
 @dataclass(frozen=True)
 class Bug:
-    kernel: Kernel
+    kernel: Attention
     catches: str
     rejected_by: tuple[str, ...]
-    right: Kernel
+    right: Attention
 
 
 BUGS: dict[str, Bug] = {}
-CHECKS: dict[str, Callable[[Kernel], str | None]] = {}
+CHECKS: dict[str, Callable[[Attention], str | None]] = {}
 
 
-def bug(catches: str, *rejected_by: str, right: Kernel = ri.linear_attention) -> Callable[[Kernel], Kernel]:
-    def plant(kernel: Kernel) -> Kernel:
+def bug(catches: str, *rejected_by: str, right: Attention = ri.linear_attention) -> Callable[[Attention], Attention]:
+    def plant(kernel: Attention) -> Attention:
         BUGS[kernel.__name__] = Bug(kernel, catches, rejected_by, right)
         return kernel
 
     return plant
 
 
-def check(f: Callable[[Kernel], str | None]) -> Callable[[Kernel], str | None]:
-    def run(kernel: Kernel) -> str | None:
+def check(f: Callable[[Attention], str | None]) -> Callable[[Attention], str | None]:
+    def run(kernel: Attention) -> str | None:
         try:
             return f(kernel)
         except (
@@ -62,7 +62,8 @@ def check(f: Callable[[Kernel], str | None]) -> Callable[[Kernel], str | None]:
     return run
 
 
-# Problems: q, k, v and options in the numbers of any field. d ≠ m ≠ n ≠ heads, unless it is the point that they agree.
+# Problems: q, k, v and options in the numbers of any field. d ≠ m ≠ n ≠ heads, unless it is the
+# point that they agree.
 
 
 def square_plus_one(x: Any) -> Any:
@@ -70,13 +71,15 @@ def square_plus_one(x: Any) -> Any:
 
 
 def problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """Each option on its own at least once, so that an edit which another option hides is seen somewhere."""
+    """Each option on its own at least once, so that an edit which another option hides is seen
+    somewhere.
+    """
 
-    def make(name: str, *, lead=(2,), lead_q=None, n=5, d=4, m=3, r=None, start=True, **options: Any):  # type: ignore[no-untyped-def]
+    def make(name: str, kernel=linear.IDENTITY, *, lead=(2,), lead_q=None, n=5, d=4, m=3, r=None, start=True, **mask):  # type: ignore[no-untyped-def]
         seed = sum(map(ord, name))
         shapes = [(*(lead_q or lead), n, d), (*lead, n, d), (*lead, n, m), (*lead, r or d, m), (*lead, r or d)]
         q, k, v, S, z = (system.random(shape, 10 * seed + i) for i, shape in enumerate(shapes))
-        return name, (q, k, v), options | ({"state": ri.State(S, z, 7)} if start else {})
+        return name, (q, k, v), {"kernel": kernel, **mask} | ({"state": ri.State(S, z, 7)} if start else {})
 
     table = ri.power_table(*ri.circle_point(system.random((2,), 5)))
     yield make("plain", start=False)
@@ -84,15 +87,15 @@ def problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]
     yield make("square", d=4, m=4)
     yield make("batch and heads", lead=(3, 2))
     yield make("grouped heads", lead=(2, 1), lead_q=(2, 3))
-    yield make("feature map", phi=square_plus_one)
-    yield make("two feature maps", phi=ri.feature_maps.taylor2_pair(2), d=2, r=7)
-    yield make("unnormalised", normalise=False)
+    yield make("feature map", ri.Kernel(square_plus_one))
+    yield make("two feature maps", ri.Kernel(ri.feature_maps.taylor2_pair(2)), d=2, r=7)
+    yield make("unnormalised", linear.UNNORMALISED)
     yield make("prefix", mask=3)
     yield make("full", mask="full")
-    yield make("rope half", rope=ri.Rope(table))
-    yield make("rope interleaved", rope=ri.Rope(table, "interleaved"))
-    yield make("rope before", rope=ri.Rope(table, placement="before"))
-    yield make("rope prefix unnormalised", rope=ri.Rope(table), mask=2, normalise=False, start=False)
+    yield make("rope half", ri.Kernel(rope=ri.Rope(table)))
+    yield make("rope interleaved", ri.Kernel(rope=ri.Rope(table, "interleaved")))
+    yield make("rope before", ri.Kernel(rope=ri.Rope(table, placement="before")))
+    yield make("rope prefix unnormalised", ri.Kernel(rope=ri.Rope(table), normalise=False), mask=2, start=False)
 
 
 def differs(name: str, system: Any, got: tuple[Any, ri.State], want: tuple[Any, ri.State]) -> str | None:
@@ -117,26 +120,28 @@ def solved(system: Any) -> list[tuple[str, tuple[Any, ...], dict[str, Any], tupl
     return [(name, x, options, ri.linear_attention(*x, **options)) for name, x, options in problems(system)]
 
 
-def first_difference(system: Any, kernel: Kernel) -> str | None:
+def first_difference(system: Any, kernel: Attention) -> str | None:
     found = (differs(name, system, kernel(*x, **options), want) for name, x, options, want in solved(system))
     return next(filter(None, found), None)
 
 
 @check
-def exact_in_Q(kernel: Kernel) -> str | None:
+def exact_in_Q(kernel: Attention) -> str | None:
     """Output and state equal the definition, in ℚ."""
     return first_difference(ri.QQ, kernel)
 
 
 @check
-def exact_in_GF(kernel: Kernel) -> str | None:
+def exact_in_GF(kernel: Attention) -> str | None:
     """The same modulo 2⁶¹−1, at uniform points."""
     return first_difference(HUGE, kernel)
 
 
 @check
-def split_invariance(kernel: Kernel) -> str | None:
-    """Reading a text in two parts, the state carried over, is reading it at once: at every split, in GF(p)."""
+def split_invariance(kernel: Attention) -> str | None:
+    """Reading a text in two parts, the state carried over, is reading it at once: at every split,
+    in GF(p).
+    """
     for name, x, options in problems(HUGE):
         mask, n = options.get("mask", "causal"), x[0].shape[-2]
         if mask == "full":
@@ -157,19 +162,19 @@ def exact_probes(dtype: str) -> list[tuple[str, ri.Probe]]:
     return [(str(options), ri.exact_probe(system, n=21, r=6, m=3, **options)) for options in kinds]
 
 
-def probe(kernel: Kernel, dtype: str) -> str | None:
+def probe(kernel: Attention, dtype: str) -> str | None:
     found = ((name, p.mismatch(*kernel(p.q, p.k, p.v, **p.options))) for name, p in exact_probes(dtype))
     return next((f"{name}: {reason}" for name, reason in found if reason), None)
 
 
 @check
-def probe_float64(kernel: Kernel) -> str | None:
+def probe_float64(kernel: Attention) -> str | None:
     """The exact probes give ==, in float64."""
     return probe(kernel, "float64")
 
 
 @check
-def probe_float16(kernel: Kernel) -> str | None:
+def probe_float16(kernel: Attention) -> str | None:
     """The same in float16."""
     return probe(kernel, "float16")
 
@@ -177,14 +182,18 @@ def probe_float16(kernel: Kernel) -> str | None:
 @functools.cache
 def bounded(dtype: str) -> list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[Any, Any]]]:
     system, u = ri.Float("numpy", dtype), ri.unit_roundoff(dtype)
-    rope = ri.Rope(ri.angle_table(system, 4))
+    kernels = {
+        "plain": linear.IDENTITY,
+        "unnormalised": linear.UNNORMALISED,
+        "rope": ri.Kernel(rope=ri.Rope(ri.angle_table(system, 4))),
+    }
     # positive numbers: nothing cancels, so the bound is far from vacuous
     q, k, v, S, z = (abs(system.random(s, i)) for i, s in enumerate([(20, 4), (20, 4), (20, 3), (4, 3), (4,)]))
-    kinds = [options | {"state": ri.State(S, z, 1000)} for options in ({}, {"normalise": False}, {"rope": rope})]
-    return [(str([*options]), (q, k, v), options, ri.exact_with_bound(q, k, v, u=u, **options)) for options in kinds]
+    kinds = {name: {"kernel": kernel, "state": ri.State(S, z, 1000)} for name, kernel in kernels.items()}
+    return [(name, (q, k, v), options, ri.exact_with_bound(q, k, v, u=u, **options)) for name, options in kinds.items()]
 
 
-def bound(kernel: Kernel, dtype: str) -> str | None:
+def bound(kernel: Attention, dtype: str) -> str | None:
     for name, x, options, exact in bounded(dtype):
         o, _ = kernel(*x, **options)
         if o.dtype != x[0].dtype:
@@ -196,20 +205,22 @@ def bound(kernel: Kernel, dtype: str) -> str | None:
 
 
 @check
-def bound_float64(kernel: Kernel) -> str | None:
+def bound_float64(kernel: Attention) -> str | None:
     """The error stays within the derived bound, in float64."""
     return bound(kernel, "float64")
 
 
 @check
-def bound_float32(kernel: Kernel) -> str | None:
+def bound_float32(kernel: Attention) -> str | None:
     """The same in float32."""
     return bound(kernel, "float32")
 
 
 @check
-def dependencies(kernel: Kernel) -> str | None:
-    """o_t depends on q_t, on k_s and v_s for s < max(t+1, P), and on the state: on no more and no less."""
+def dependencies(kernel: Attention) -> str | None:
+    """o_t depends on q_t, on k_s and v_s for s < max(t+1, P), and on the state: on no more and no
+    less.
+    """
     system, n, d, m = ri.Dependencies(), 5, 4, 3
     q, k, v, past = (range(i * n, i * n + n) for i in range(4))
     S, z = system.tokens((d, m), [past[0]] * d), system.tokens((d, 1), [past[1]] * d)
@@ -227,7 +238,7 @@ PADDING = np.array([[True, True, False, True, False], [True, False, True, True, 
 
 
 @check
-def padding_is_absence(kernel: Kernel) -> str | None:
+def padding_is_absence(kernel: Attention) -> str | None:
     """A padded token leaves no trace: the others come out as if it were not there, in GF(p)."""
     q, k, v, S, z = (HUGE.random(s, i) for i, s in enumerate([(2, 5, 4), (2, 5, 4), (2, 5, 3), (2, 4, 3), (2, 4)]))
     o, after = kernel(q, k, v, padding=PADDING, state=ri.State(S, z))
@@ -241,7 +252,7 @@ def padding_is_absence(kernel: Kernel) -> str | None:
 
 
 @check
-def padding_poison(kernel: Kernel) -> str | None:
+def padding_poison(kernel: Attention) -> str | None:
     """NaN in a padded token reaches neither output nor state."""
     q, k, v = (abs(ri.Float().random(s, i)) for i, s in enumerate([(2, 5, 4), (2, 5, 4), (2, 5, 3)]))
     clean = kernel(*(np.where(PADDING[..., None], x, 0) for x in (q, k, v)), padding=PADDING)
@@ -252,7 +263,8 @@ def padding_poison(kernel: Kernel) -> str | None:
 # The bugs. A right kernel in seven lines, of which most are small edits.
 
 
-def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible_keys):  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible_keys):
     """num, den, S, z"""
     seen = sees(fq, fk.shape[-2], 0, P)
     A, B = (
@@ -261,6 +273,21 @@ def scores_and_state(xp, fq, fk, gq, gk, v, S, z, P, *, sees=visible_keys):  # t
     )
     num, den = A @ v + fq @ S, xp.sum(B, axis=-1, keepdims=True) + gq @ z[..., None]
     return num, den, S + xp.matrix_transpose(fk) @ v, z + xp.sum(gk, axis=-2)
+
+
+def linear_form(sums: Callable[..., Any]) -> Attention:
+    """Linearized attention whose sums over a whole text are these."""
+
+    def attention(  # type: ignore[no-untyped-def]
+        q, k, v, kernel=linear.IDENTITY, *, mask="causal", state=None, padding=None
+    ) -> tuple[Any, ri.State]:
+        def formula(text: linear.Text, S: Any, z: Any, P: int) -> linear.Steps:
+            yield sums(array_namespace(S), *text[:], S, z, P)
+
+        return linear.evaluate(formula, sums.__name__, q, k, v, kernel, mask, state, padding)
+
+    attention.__name__ = sums.__name__
+    return attention
 
 
 @linear_form
@@ -400,98 +427,102 @@ def prefix_off_by_one(*args: Any, mask: Any = "causal", **options: Any) -> Any:
 # Features: φ and RoPE done wrongly, the sums done right.
 
 
-def with_features(wrong: Callable[..., tuple[Any, Any, Any, Any]]) -> Kernel:
-    def kernel(*args: Any, **options: Any) -> Any:
-        with mock.patch.object(rooms["refimpl.attention.forms"], "features", wrong):
-            return ri.linear_attention(*args, **options)
+def with_features(wrong: Callable[[ri.Kernel, Any, Any, int], tuple[Any, Any, Any, Any]]) -> Attention:
+    """The definition, with features that `wrong` makes of (kernel, q, k, position)."""
 
-    kernel.__name__ = wrong.__name__
-    return kernel
+    class Wrong(ri.Kernel):
+        def features(self, q: Any, k: Any, position: int) -> tuple[Any, Any, Any, Any]:
+            return wrong(ri.Kernel(self.phi, self.rope, self.normalise), q, k, position)
+
+    def attention(q: Any, k: Any, v: Any, kernel: ri.Kernel = linear.IDENTITY, **options: Any) -> Any:
+        return ri.linear_attention(q, k, v, Wrong(kernel.phi, kernel.rope, kernel.normalise), **options)
+
+    attention.__name__ = wrong.__name__
+    return attention
 
 
 @bug("φ is applied to q alone", "exact_in_Q")
 @with_features
-def phi_not_on_keys(q: Any, k: Any, *, phi: Any, **rest: Any) -> Any:
-    return ri.state.features(
-        q, k, kernel=ri.Kernel((phi[0], ri.feature_maps.identity) if square_plus_one in phi else phi), **rest
-    )
+def phi_not_on_keys(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    phi_q, phi_k = kernel.maps
+    phi_k = ri.feature_maps.identity if square_plus_one in kernel.maps else phi_k
+    return replace(kernel, phi=(phi_q, phi_k)).features(q, k, position)
 
 
 @bug("φ_q and φ_k change places", "exact_in_Q")
 @with_features
-def phi_swapped(q: Any, k: Any, *, phi: Any, **rest: Any) -> Any:
-    return ri.state.features(q, k, kernel=ri.Kernel(phi[::-1] if isinstance(phi, tuple) else phi), **rest)
+def phi_swapped(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    return replace(kernel, phi=kernel.maps[::-1]).features(q, k, position)
 
 
 @bug("a 1/√d from softmax attention slips in; it cancels where attention is normalised", "exact_in_Q", "bound_float64")
 @with_features
-def scale_slipped_in(q: Any, k: Any, **rest: Any) -> Any:
-    return ri.state.features(q / isqrt(q.shape[-1]), k, **rest)
+def scale_slipped_in(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    return kernel.features(q / isqrt(q.shape[-1]), k, position)
 
 
-def edit_rope(**fields: Any) -> Callable[[ri.Rope | None], ri.Rope | None]:
-    return lambda rope: rope and replace(rope, **{name: f(rope) for name, f in fields.items()})
+def edit_rope(kernel: ri.Kernel, **fields: Callable[[ri.Rope], Any]) -> ri.Kernel:
+    """The kernel with these fields of its RoPE changed, if it has one."""
+    rope = kernel.rope
+    return replace(kernel, rope=rope and replace(rope, **{name: f(rope) for name, f in fields.items()}))
 
 
-def rotations(
-    table: Callable[[Any], tuple[Any, Any]], shift: int = 0, sign: int = 1
-) -> Callable[[Any], tuple[Any, Any]]:
-    return lambda positions: table([sign * (p + shift) for p in positions])
+def rotations(rope: ri.Rope, shift: int = 0, sign: int = 1) -> Callable[[Any], tuple[Any, Any]]:
+    return lambda positions: rope.table([sign * (p + shift) for p in positions])
 
 
-def key_side(q: Any, k: Any, wrong: Callable[[Any], Any], *, rope: Any = None, **rest: Any) -> Any:
-    """Features of q by the right rotation, of k by the wrong one."""
-    fq, _, gq, _ = ri.state.features(q, k, kernel=ri.Kernel(rope=rope), **rest)
-    _, fk, _, gk = ri.state.features(q, k, kernel=ri.Kernel(rope=wrong(rope)), **rest)
+def key_side(right: ri.Kernel, wrong: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    """Features of q by the right kernel, of k by the wrong one."""
+    fq, _, gq, _ = right.features(q, k, position)
+    _, fk, _, gk = wrong.features(q, k, position)
     return fq, fk, gq, gk
 
 
 @bug("half where the model has interleaved, and the reverse (transformers#25199)", "exact_in_Q", "probe_float16")
 @with_features
-def rope_layout_wrong(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
-    other = edit_rope(layout=lambda r: {"half": "interleaved", "interleaved": "half"}[r.layout])
-    return ri.state.features(q, k, kernel=ri.Kernel(rope=other(rope)), **rest)
+def rope_layout_wrong(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    other = {"half": "interleaved", "interleaved": "half"}
+    return edit_rope(kernel, layout=lambda rope: other[rope.layout]).features(q, k, position)
 
 
 @bug("base 500000 instead of 10000: nothing shows at position 0", "bound_float64", "bound_float32")
 @with_features
-def rope_base_wrong(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
-    if rope is not None and not isinstance(q, SystemArray):
-        rope = replace(rope, table=ri.angle_table(q, 2 * rope.table([0])[0].shape[-1], base=500000))
-    return ri.state.features(q, k, kernel=ri.Kernel(rope=rope), **rest)
+def rope_base_wrong(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    def table(rope: ri.Rope) -> Any:
+        return ri.angle_table(q, 2 * rope.table([0])[0].shape[-1], base=500000)
+
+    return (kernel if isinstance(q, SystemArray) else edit_rope(kernel, table=table)).features(q, k, position)
 
 
 @bug("keys are turned one position too far", "exact_in_Q", "probe_float16", "bound_float32")
 @with_features
-def rope_off_by_one(q: Any, k: Any, **rest: Any) -> Any:
-    return key_side(q, k, edit_rope(table=lambda r: rotations(r.table, shift=1)), **rest)
+def rope_off_by_one(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    return key_side(kernel, edit_rope(kernel, table=lambda rope: rotations(rope, shift=1)), q, k, position)
 
 
 @bug("keys turn backwards: the score depends on t + s", "exact_in_Q", "probe_float16", "bound_float64")
 @with_features
-def rope_sign_flipped(q: Any, k: Any, **rest: Any) -> Any:
-    return key_side(q, k, edit_rope(table=lambda r: rotations(r.table, sign=-1)), **rest)
+def rope_sign_flipped(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    return key_side(kernel, edit_rope(kernel, table=lambda rope: rotations(rope, sign=-1)), q, k, position)
 
 
 @bug("both turn backwards: the output is right, but the state is another's", "exact_in_Q", "probe_float16")
 @with_features
-def rope_all_backwards(q: Any, k: Any, *, rope: Any = None, **rest: Any) -> Any:
-    return ri.state.features(
-        q, k, kernel=ri.Kernel(rope=edit_rope(table=lambda r: rotations(r.table, sign=-1))(rope)), **rest
-    )
+def rope_all_backwards(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    return edit_rope(kernel, table=lambda rope: rotations(rope, sign=-1)).features(q, k, position)
 
 
 @bug("RoPE after φ turns the denominator too", "exact_in_Q", "bound_float64")
 @with_features
-def rope_in_denominator(q: Any, k: Any, **rest: Any) -> Any:
-    fq, fk, _, _ = ri.state.features(q, k, **rest)
+def rope_in_denominator(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    fq, fk, _, _ = kernel.features(q, k, position)
     return fq, fk, fq, fk
 
 
 @bug("positions restart at 0 although the state says otherwise", "exact_in_Q", "probe_float16", "split_invariance")
 @with_features
-def position_restarted(q: Any, k: Any, *, position: int, **rest: Any) -> Any:
-    return ri.state.features(q, k, position=0, **rest)
+def position_restarted(kernel: ri.Kernel, q: Any, k: Any, position: int) -> Any:
+    return kernel.features(q, k, 0)
 
 
 @bug("the state does not move on", "exact_in_Q", "split_invariance")
@@ -566,7 +597,7 @@ def softmax_problems(system: Any) -> Iterator[tuple[str, tuple[Any, ...], dict[s
 
 
 def balls_differ(name: str, got: tuple[Any, ri.KVCache], want: tuple[Any, ri.KVCache]) -> str | None:
-    """Two enclosures of one number meet. The radius says how small an error would have been seen."""
+    """Two enclosures of one number meet. The radius says how small an error would be seen."""
     system = ri.balls(30)
     for part, a, b in (("o", got[0], want[0]), ("k", got[1].k, want[1].k), ("v", got[1].v, want[1].v)):
         assert system.radius(b) < np.max(np.abs(ri.floats(b)))  # else VACUOUS
@@ -576,7 +607,7 @@ def balls_differ(name: str, got: tuple[Any, ri.KVCache], want: tuple[Any, ri.KVC
 
 
 @check
-def softmax_in_balls(kernel: Kernel) -> str | None:
+def softmax_in_balls(kernel: Attention) -> str | None:
     """Softmax attention and its cache meet the definition, in balls of 30 digits."""
     found = (
         balls_differ(name, kernel(*x, **o), ri.softmax_attention(*x, **o))
@@ -586,7 +617,7 @@ def softmax_in_balls(kernel: Kernel) -> str | None:
 
 
 @check
-def softmax_split(kernel: Kernel) -> str | None:
+def softmax_split(kernel: Attention) -> str | None:
     """Reading with a cache at every split is reading at once, in balls."""
     for name, x, options in softmax_problems(ri.balls(30)):
         whole = kernel(*x, **options)
@@ -599,7 +630,7 @@ def softmax_split(kernel: Kernel) -> str | None:
 
 
 @check
-def softmax_dependencies(kernel: Kernel) -> str | None:
+def softmax_dependencies(kernel: Attention) -> str | None:
     """Output t depends on q_t and on the keys and values up to t, structurally."""
     system = ri.Dependencies()
     o, _ = kernel(*(system.tokens((5, width)) for width in (4, 4, 3)))
@@ -607,8 +638,21 @@ def softmax_dependencies(kernel: Kernel) -> str | None:
     return f"token {wrong[0]} depends on {system.sets(o)[wrong[0]][0]}" if wrong else None
 
 
-def softmax_scores(xp, c, q, k, shown, M, P):  # type: ignore[no-untyped-def]
-    return c * (q @ xp.matrix_transpose(k)), visible_keys(q, k.shape[-2], M, P) & shown
+def softmax_form(formula: softmax.Formula) -> Attention:
+    """Softmax attention by this formula."""
+
+    def attention(  # type: ignore[no-untyped-def]
+        q, k, v, *, scale=None, mask="causal", rope=None, cache=None, padding=None
+    ) -> tuple[Any, ri.KVCache]:
+        return softmax.evaluate(formula, formula.__name__, q, k, v, scale, mask, rope, cache, padding)
+
+    attention.__name__ = formula.__name__
+    return attention
+
+
+def scores_and_mask(s: softmax.Scores) -> tuple[Any, Any]:
+    scores = s.c * (s.q @ array_namespace(s.q).matrix_transpose(s.k))
+    return scores, visible_keys(s.q, s.k.shape[-2], s.M, s.P) & s.shown
 
 
 @bug(
@@ -618,10 +662,10 @@ def softmax_scores(xp, c, q, k, shown, M, P):  # type: ignore[no-untyped-def]
     right=ri.softmax_attention,
 )
 @softmax_form
-def softmax_mask_late(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
-    scores, seen = softmax_scores(xp, c, q, k, shown, M, P)
+def softmax_mask_late(s: softmax.Scores) -> Any:
+    xp, (scores, seen) = array_namespace(s.q), scores_and_mask(s)
     sim = xp.exp(scores)
-    return xp.where(seen, sim, xp.zeros_like(sim)) @ v, xp.sum(sim, axis=-1, keepdims=True)
+    return xp.where(seen, sim, xp.zeros_like(sim)) @ s.v, xp.sum(sim, axis=-1, keepdims=True)
 
 
 @bug(
@@ -631,11 +675,11 @@ def softmax_mask_late(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-unt
     right=ri.softmax_attention,
 )
 @softmax_form
-def softmax_epsilon_after_max(xp, c, q, k, v, shown, M, P, past):  # type: ignore[no-untyped-def]
-    scores, seen = softmax_scores(xp, c, q, k, shown, M, P)
+def softmax_epsilon_after_max(s: softmax.Scores) -> Any:
+    xp, (scores, seen) = array_namespace(s.q), scores_and_mask(s)
     sim = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True)) if 0 not in scores.shape else scores
     sim = xp.where(seen, sim, xp.zeros_like(sim))
-    return sim @ v, xp.sum(sim, axis=-1, keepdims=True) + small(sim, 6)
+    return sim @ s.v, xp.sum(sim, axis=-1, keepdims=True) + small(sim, 6)
 
 
 @bug("new keys are put before the cached ones", "softmax_split", right=ri.softmax_attention)
@@ -653,17 +697,18 @@ def softmax_scale_wrong(q: Any, *args: Any, **options: Any) -> Any:
 
 def use_implementation(monkeypatch: Any, impl: Any) -> None:
     """Let `refimpl verify`, until the test ends, check this implementation and not the library."""
-    from refimpl.verify import certificate, registry
+    from refimpl.cli import verify as command
+    from refimpl.verify import registry
 
     monkeypatch.setattr(registry, "verify", functools.partial(registry.verify, implementation=impl))
     for name in ("failure", "replay"):
-        monkeypatch.setattr(certificate, name, functools.partial(getattr(certificate, name), impl=impl))
+        monkeypatch.setattr(command, name, functools.partial(getattr(command, name), impl=impl))
 
 
 def table() -> str:
     """Every bug against every check: × rejected, · accepted, ! does not run."""
 
-    def mark(kernel: Kernel, name: str) -> str:
+    def mark(kernel: Attention, name: str) -> str:
         try:
             return "·" if CHECKS[name](kernel) is None else "×"
         except Exception:

@@ -1,4 +1,5 @@
-"""Planted bugs in the conversion of a prompt: each a small edit of `convert` or `unconvert`, and the rows of verify that it turns red.
+"""Planted bugs in the conversion of a prompt: each a small edit of `convert` or `unconvert`, and
+the rows of verify that it turns red.
 
 `python tests/helpers/planted_conversions.py` prints which theorem rejects which bug.
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 import refimpl as ri
 from refimpl.attention.state import State, no_text, scale, shift
-from refimpl.prompt.conversion import convert, turned, unconvert
+from refimpl.prompt.conversion import convert, unconvert
 from refimpl.verify.implementation import REFIMPL, Implementation
 from refimpl.verify.registry import verify
 from refimpl.verify.theorems.iclca import THEOREMS as CONVERSIONS
@@ -49,11 +50,15 @@ def edited(model: Any, edit: Callable[[State], State]) -> Any:
     return replace(model, biases=tuple(map(edit, model.biases)))
 
 
+def shifted(model: Any, by: int) -> Any:
+    """The model whose biases are seen from `by` positions further on."""
+    return edited(model, lambda b: b.shifted(by, model.kernel))
+
+
 def old_states(model: Any, like: Any) -> list[State]:
     """The biases before the conversion, of no text if there were none."""
-    return [
-        b or no_text(a.S, *a.S.shape[-2:], lead=a.S.shape[:-2]) for b, a in zip(model.states, like.biases, strict=True)
-    ]
+    olds = model.biases or (None,) * model.config.layers
+    return [b or no_text(a.S, *a.S.shape[-2:], lead=a.S.shape[:-2]) for b, a in zip(olds, like.biases, strict=True)]
 
 
 @bug("S alone is not the state of a normalised layer", "iclca", "iclca_layers", "iclca_bias")
@@ -75,25 +80,24 @@ def unshifted(model, prompt, *, restart=True, **options):
 @bug("the shift made twice", "iclca", "iclca_layers", "iclca_bias")
 def doubly_shifted(model, prompt, *, restart=True, **options):
     done = convert(model, prompt, restart=restart, **options)
-    return edited(turned(done, -length(prompt)), lambda b: replace(b, position=done.position)) if restart else done
+    return edited(shifted(done, -length(prompt)), lambda b: replace(b, position=done.position)) if restart else done
 
 
 @bug("R_{+M} in place of R_{-M}", "iclca", "iclca_layers", "iclca_bias")
 def shifted_forwards(model, prompt, *, restart=True, **options):
     done = convert(model, prompt, restart=False, **options)
-    return edited(turned(done, length(prompt)), lambda b: replace(b, position=model.position)) if restart else done
+    return edited(shifted(done, length(prompt)), lambda b: replace(b, position=model.position)) if restart else done
 
 
 @bug("b_D turned along with b_KV, though RoPE stands after φ", "iclca", "iclca_layers", "iclca_bias")
 def rotated_b_D(model, prompt, *, restart=True, **options):
     done = convert(model, prompt, restart=restart, **options)
-    if model.rope is None or not restart or model.rope.placement == "before":
+    rope = model.kernel.rope
+    if rope is None or not restart or rope.placement == "before":
         return done
     return edited(
         done,
-        lambda b: replace(
-            b, z=shift(State(b.z[..., None], None), -length(prompt), kernel=ri.Kernel(rope=model.rope)).S[..., 0]
-        ),
+        lambda b: replace(b, z=shift(State(b.z[..., None], None), -length(prompt), ri.Kernel(rope=rope)).S[..., 0]),
     )
 
 
@@ -155,7 +159,7 @@ def last_token_lost(model, prompt, **options):
         options["between"] = padded(options["between"])
     done = convert(model, prompt, **options)
     if options.get("restart", True):
-        return edited(turned(done, -1), lambda b: replace(b, position=done.position))
+        return edited(shifted(done, -1), lambda b: replace(b, position=done.position))
     return edited(done, lambda b: replace(b, position=b.position + 1))
 
 
@@ -205,7 +209,7 @@ def removal_at_full_strength(model, prompt, *, strength=1, **options):
     "removal by the keys that the model with the prompt gives, not the one without", "iclca_removal", entry="unconvert"
 )
 def removal_with_the_new_biases(model, prompt, *, restart=True, **options):
-    back = turned(model, length(prompt)) if restart else model
+    back = shifted(model, length(prompt)) if restart else model
     start = back.position - length(prompt)
     back = replace(back, biases=tuple(replace(b, position=start) for b in back.biases))
     again = convert(back, prompt, **options, restart=False)
@@ -247,7 +251,9 @@ def broken(name: str) -> Implementation:
 
 
 def rejects(theorem: str, name: str, system: Any, *, full: bool = False) -> bool:
-    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
+    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug
+    itself must not count.
+    """
     (result,) = verify([theorem], [system], full=full, implementation=broken(name))
     slip = result.evidence.startswith("raised") and "the denominator φ(q)·z is zero" not in result.evidence
     return result.verdict == "FAIL" and not slip

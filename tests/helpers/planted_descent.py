@@ -1,5 +1,5 @@
-"""Planted bugs in the dual forms: each a small edit of a function that verify/theorems/descent.py checks, and the theorems that
-it turns red.
+"""Planted bugs in the dual forms: each a small edit of a function that verify/theorems/descent.py
+checks, and the theorems that it turns red.
 
 `python tests/helpers/planted_descent.py` prints which theorem rejects which bug.
 """
@@ -23,7 +23,8 @@ from refimpl.verify.implementation import REFIMPL, Implementation
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorems.descent import DESCENTS
 
-FIXED = Draws(1, "planted")  # numbers that do not change with the source: whether a wrong sign shows depends on them
+# numbers that do not change with the source: whether a wrong sign shows depends on them
+FIXED = Draws(1, "planted")
 
 
 @dataclass(frozen=True)
@@ -449,7 +450,9 @@ FIELDS = {field.name for field in fields(Implementation)}
 
 @contextmanager
 def planted(name: str) -> Iterator[Implementation]:
-    """The implementation with the bug; a bug inside the library is there as long as the context lasts."""
+    """The implementation with the bug; a bug inside the library is there as long as the context
+    lasts.
+    """
     wrong, place = BUGS[name].wrong, BUGS[name].place
     if place in FIELDS:
         yield replace(REFIMPL, **{place: wrong})
@@ -459,7 +462,9 @@ def planted(name: str) -> Iterator[Implementation]:
 
 
 def rejects(theorem: str, name: str) -> bool:
-    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug itself must not count."""
+    """Does this theorem fail with the bug planted, because of what comes out? A slip in the bug
+    itself must not count.
+    """
     system = ri.MP(30) if BUGS[name].real else ri.QQ
     with planted(name) as impl:
         result = check(THEOREMS[theorem], system, THEOREMS[theorem].cases, FIXED, impl)

@@ -1,4 +1,4 @@
-"""Where real weights are: in the folder that REFIMPL_MODELS names; they are no part of the project."""
+"""The folder of real weights, which REFIMPL_MODELS names; they are no part of the project."""
 
 import os
 from pathlib import Path

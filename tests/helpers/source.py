@@ -1,4 +1,6 @@
-"""The package as its source says it is: modules, imports, and the lines that may refuse an argument."""
+"""The package as its source says it is: modules, imports, and the lines that may refuse an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ ROOT = Path(__file__).parents[2] / "refimpl"
 
 @functools.cache
 def modules(root: Path = ROOT) -> dict[str, ast.Module]:
-    """The modules below root by name, as in "attention.rope". A package has the name of its folder, the root has ""."""
+    """The modules below root by name, as in "attention.rope". A package has the name of its folder,
+    the root has "".
+    """
     paths = {path.relative_to(root).with_suffix("").parts: path for path in sorted(root.rglob("*.py"))}
     return {".".join(p for p in parts if p != "__init__"): ast.parse(path.read_text()) for parts, path in paths.items()}
 
@@ -54,18 +58,28 @@ def functions() -> dict[str, ast.FunctionDef]:
     }
 
 
+@functools.cache
+def defined_as(full: str) -> str:
+    """The full name under which a function is defined, given one by which a package exports it."""
+    module, _, own = full.removeprefix("refimpl.").rpartition(".")
+    exported = dict(imported(module, modules()[module])) if full.startswith("refimpl.") and module in modules() else {}
+    return defined_as(exported[own]) if own in exported else full
+
+
 def calls(name: str, tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     """(full name, call) of the calls of top-level functions of the package."""
     known = dict(imported(name, modules()[name]))
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            yield known.get(node.func.id, ".".join(filter(None, ["refimpl", name, node.func.id]))), node
+            yield defined_as(known.get(node.func.id, ".".join(filter(None, ["refimpl", name, node.func.id])))), node
 
 
 @functools.cache
 def checkers() -> frozenset[str]:
-    """Functions that check an argument for another function: its name, `who`, comes first, and they may raise."""
-    about = {full: f for full, f in functions().items() if f.args.args and f.args.args[0].arg == "who"}
+    """Functions that check an argument for another function: they are told its name, `who`, and may
+    raise.
+    """
+    about = {full: f for full, f in functions().items() if any(arg.arg == "who" for arg in f.args.args)}
     found = {full for full, f in about.items() if any(isinstance(node, ast.Raise) for node in ast.walk(f))}
     while new := {
         full
@@ -74,6 +88,14 @@ def checkers() -> frozenset[str]:
     }:
         found |= new
     return frozenset(found)
+
+
+@functools.cache
+def checking_methods() -> frozenset[str]:
+    """The names of methods that are told `who` asks: checks of a past, each by its own class."""
+    classes = (node for tree in modules().values() for node in tree.body if isinstance(node, ast.ClassDef))
+    methods = (f for c in classes for f in c.body if isinstance(f, ast.FunctionDef) and f.name.startswith("check_"))
+    return frozenset(f.name for f in methods if any(arg.arg == "who" for arg in f.args.args))
 
 
 class Refusal(NamedTuple):
@@ -86,12 +108,14 @@ class Refusal(NamedTuple):
 
 @functools.cache
 def refusals() -> tuple[Refusal, ...]:
-    """Every statement that raises, and every call of a checker or of a system's `require`."""
+    """Every statement that raises, and every call of a checker, be it a function or a method."""
     found = []
     for name, tree in modules().items():
         nodes: list[ast.stmt | ast.expr] = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
         nodes += [call for full, call in calls(name, tree) if full in checkers()]
-        nodes += [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == "require"]
+        attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+        # type: ignore[attr-defined]
+        nodes += [n for n in attributes if n.func.attr in checking_methods()]
         for node in nodes:
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             found.append(Refusal(path_of(name), lines, ast.unparse(node)))

@@ -40,24 +40,29 @@ class Problem:
             return ri.angle_table(system, width)
         return ri.power_table(*ri.circle_point(system.random((width // 2,), self.seed + 90)))
 
+    def kernel(self, system: Any, phi: Any = "identity") -> ri.Kernel:
+        if self.rope is None:
+            return ri.Kernel(phi, normalise=self.normalise)
+        layout, placement, width = self.rope
+        return ri.Kernel(phi, ri.Rope(self.table(system, width), layout, placement), self.normalise)
+
     def build(self, system: Any, attempt: int = 0) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
         seed = 1000 * (1000 * attempt + self.seed)
         shapes = [(*self.lead_q, self.n, self.d), (*self.lead_k, self.n, self.d), (*self.lead_k, self.n, self.m)]
         arrays = tuple(system.random(shape, seed + i) for i, shape in enumerate(shapes))
-        options: dict[str, Any] = {"mask": self.mask, "normalise": self.normalise}
+        options: dict[str, Any] = {"mask": self.mask, "kernel": self.kernel(system)}
         if self.start:
             S, z = (
                 system.random((*self.lead_k, self.d, self.m), seed + 10),
                 system.random((*self.lead_k, self.d), seed + 11),
             )
             options["state"] = ri.State(S, z, self.position)
-        if self.rope is not None:
-            layout, placement, width = self.rope
-            options["rope"] = ri.Rope(self.table(system, width), layout, placement)
         return arrays, options  # type: ignore[return-value]
 
     def draw(self, system: Any) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
-        """Numbers for which no denominator is zero: a draw that has one is thrown away, at most 20 times."""
+        """Numbers for which no denominator is zero: a draw that has one is thrown away, at most 20
+        times.
+        """
         for attempt in range(20):
             arrays, options = self.build(system, attempt)
             try:

@@ -98,15 +98,15 @@ VALUE_ERRORS: Table = {
     (
         "Config: `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'rsm'; did you mean 'rms'?"
     ): lambda: Config(1, 3, norm="rsm"),
-    "Config: `activation` must be one of gelu, quadratic, relu, silu, got 'swish'; did you mean 'silu'?": lambda: (
-        Config(1, 3, activation="swish")
+    "Config: `activation` must be one of gelu, quadratic, relu, silu, got 'swish'": lambda: Config(
+        1, 3, activation="swish"
     ),
     "Config: `epsilon` must be a Fraction ≥ 0, got 1e-05": lambda: Config(1, 3, epsilon=1e-5),
     "Config: `epsilon` must be a Fraction ≥ 0, got Fraction(-1, 2)": lambda: Config(1, 3, epsilon=Fraction(-1, 2)),
     # Models
     (
         "Model: `weights` must be one of embedding, gain, layers.0.W_K, layers.0.W_O, layers.0.W_Q, layers.0.W_V, "
-        "layers.0.gain_1, layers.0.offset_1, offset, got 'W_Q'; did you mean 'layers.0.W_Q'?"
+        "layers.0.gain_1, layers.0.offset_1, offset, got 'W_Q'"
     ): lambda: ri.Model(config, W | {"W_Q": 0}),
     "Model: `weights` must have 'layers.0.W_Q' of shape (3, 4), got no such name": lambda: ri.Model(
         config, {name: x for name, x in W.items() if name != "layers.0.W_Q"}
@@ -149,10 +149,14 @@ VALUE_ERRORS: Table = {
         ri.convert(table_model, [1, 2, 3], restart=False)([0, 0])
     ),
     # Models with a softmax, and without sums
-    "Config: `phi` 'softmax' must go with normalise=True and RoPE before the kernel, got another": {
-        "softmax_unnormalised": lambda: Config(1, 2, phi="softmax", normalise=False),
-        "softmax_rope_after": lambda: Config(1, 2, d=2, phi="softmax", rope=Rotary(2)),
-    },
+    (
+        "Config: `phi` 'softmax' must go with normalise=True and RoPE before the kernel (or none), "
+        "got normalise=False, rope=None"
+    ): lambda: Config(1, 2, phi="softmax", normalise=False),
+    (
+        "Config: `phi` 'softmax' must go with normalise=True and RoPE before the kernel (or none), "
+        "got normalise=True, rope=Rotary(width=2, layout='half', placement='after', base=10000)"
+    ): lambda: Config(1, 2, d=2, phi="softmax", rope=Rotary(2)),
     "Model: `biases[0].k` must have shape (..., 1, tokens, 2), got (3, 2)": lambda: replace(
         softmax_model, biases=(replace(kept, k=kept.k[0]),)
     ),
@@ -189,7 +193,7 @@ TYPE_ERRORS: Table = {
     "Config: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: Config(1, 3, phi=None),
     "Config: `rope` must be a Rotary, got Rope": lambda: Config(1, 3, rope=before),
     # Models
-    "Model: `config` must be a Config, got dict": lambda: ri.Model({}, W),
+    "Model: `config` must be a Config or an Rwkv, got dict": lambda: ri.Model({}, W),
     "Model: `gain` has dtype float32, `layers.0.W_Q` has float64; convert one of them explicitly": lambda: ri.Model(
         config, W | {"gain": W["gain"].astype(np.float32)}
     ),
@@ -203,7 +207,7 @@ TYPE_ERRORS: Table = {
     "random_model: `system` must be a System, got str": lambda: ri.random_model("float64", config, 1),
     "Model: `weights` must be a Mapping, got NoneType": lambda: ri.Model(config, None),
     # Models with a softmax, and without sums
-    "Model: `biases[0].v` has dtype float32, `W_V` has float64; convert one of them explicitly": lambda: replace(
+    "Model: `biases[0].v` has dtype float32, `weights` has float64; convert one of them explicitly": lambda: replace(
         softmax_model, biases=(replace(kept, v=f32(kept.v)[0]),)
     ),
     # Text, and how near

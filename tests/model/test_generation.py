@@ -1,4 +1,6 @@
-"""Text from a model: greedy is the argmax of full passes, draws have the right distribution, and nothing is read twice."""
+"""Text from a model: greedy is the argmax of full passes, draws have the right distribution, and
+nothing is read twice.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_other_numbers(system: Any) -> None:
 
 
 def surprise(counts: Any, p: Any) -> float:
-    """How probable counts at least so far from N p are, by the χ² statistic; cells are joined where N p < 5."""
+    """How probable counts at least so far from N p are, by the χ² statistic; cells are joined where
+    N p < 5.
+    """
     expected = np.asarray(p) * counts.sum()
     few = expected < 5
     pair = [np.append(x[~few], x[few].sum()) if few.any() else x for x in (counts, expected)]
@@ -94,7 +98,9 @@ def softmax(logits: Any, T: float) -> Any:
 
 @pytest.mark.parametrize("T", [0.3, 2.5])
 def test_ids_come_as_often_as_softmax_says(T: float) -> None:
-    """10 000 draws; a right distribution would fail 1 in 10⁶ seeds, and this seed is fixed. Another temperature is noticed."""
+    """10 000 draws; a right distribution would fail 1 in 10⁶ seeds, and this seed is fixed. Another
+    temperature is noticed.
+    """
     logits, rng = np.array([2.0, -1, 0.5, 0.5, -30, 1.5]), np.random.default_rng(1)
     counts = np.bincount([generation.choose_token(logits, T, rng) for _ in range(10_000)], minlength=6)
     assert surprise(counts, softmax(logits, T)) > 1e-6 and counts[4] == (0 if T < 2 else counts[4])
@@ -103,7 +109,9 @@ def test_ids_come_as_often_as_softmax_says(T: float) -> None:
 
 
 def test_two_ids_in_a_row_have_their_joint_distribution() -> None:
-    """p(a, b) = p(a) p(b | a), over 500 seeds: the second is drawn anew, and from what the first makes of the text."""
+    """p(a, b) = p(a) p(b | a), over 500 seeds: the second is drawn anew, and from what the first
+    makes of the text.
+    """
     m, T = random_model(Float(), Config(layers=1, width=4, d=3, m=3, vocabulary=3), seed=3), 1.3
     first = softmax(m([1, 0])[-1], T)
     joint = np.array([first[a] * softmax(m([1, 0, a])[-1], T) for a in range(3)])
@@ -120,7 +128,8 @@ def test_two_ids_in_a_row_have_their_joint_distribution() -> None:
 def test_the_seed_decides() -> None:
     drawn = [list(generate(model(), TEXT, 30, temperature=1.5, seed=seed)) for seed in (0, 0, 1, 2**80)]
     assert drawn[0] == drawn[1] and len({tuple(ids) for ids in drawn}) == 3
-    assert list(generate(model(), TEXT, 30, seed=1)) == list(generate(model(), TEXT, 30))  # greedy draws nothing
+    # greedy draws nothing
+    assert list(generate(model(), TEXT, 30, seed=1)) == list(generate(model(), TEXT, 30))
 
 
 @pytest.mark.parametrize("T", [1e-3, 1e-12, 1e-308, 5e-324])
@@ -159,7 +168,8 @@ def test_each_id_is_read_once_and_only_when_it_is_needed(monkeypatch: Any) -> No
     assert seen == [8]
     next(ids)
     assert seen == [8]
-    assert len(list(ids)) == 3 and seen == [8, 1, 1, 1]  # nothing follows the last one, which is not read
+    # nothing follows the last one, which is not read
+    assert len(list(ids)) == 3 and seen == [8, 1, 1, 1]
     assert not list(generate(model(), TEXT, 0)) and seen[4:] == [8]
 
 

@@ -1,4 +1,6 @@
-"""The recurrence against its explicit sum, and against sums of matrix products written out here; RWKV-4's quotient likewise."""
+"""The recurrence against its explicit sum, and against sums of matrix products written out here;
+RWKV-4's quotient likewise.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_recurrence_is_its_sum_split_anywhere(system: Any, data: Any) -> None:
 def by_matrices(
     r: Any, w: Any, k: Any, v: Any, S: Any = None, u: Any = None, a: Any = None, b: Any = None
 ) -> tuple[Any, Any]:
-    """One head, of Fractions in NumPy: every product of transitions formed, for each pair of tokens."""
+    """One head, of Fractions in NumPy: every product of transitions formed, for each pair of
+    tokens.
+    """
     (n, d), m = r.shape, v.shape[1]
     one, none = np.array([[Fraction(i == j) for j in range(d)] for i in range(d)]), np.full((d, m), Fraction(0))
     S = none if S is None else S
@@ -105,13 +109,16 @@ def test_both_forms_are_sums_of_matrix_products(bonus: bool, turned: bool) -> No
 
 
 def test_a_recurrence_by_hand() -> None:
-    """d = m = 1: S = 2·5 + 3·7 = 31, read by r = 10; before the write, with bonus u = 4: 10 (5 + 4·21) = 890."""
+    """d = m = 1: S = 2·5 + 3·7 = 31, read by r = 10; before the write, with bonus u = 4: 10 (5 +
+    4·21) = 890.
+    """
     r, w, k, v, S, u = (ri.QQ.convert(x) for x in ([[10]], [[2]], [[3]], [[7]], [[5]], [4]))
     a, b = ri.QQ.convert([[1]]), ri.QQ.convert([[-2]])
     for form in (recurrence, recurrence_sum):
         assert [x.tolist() for x in form(r, w, k, v, S=S)] == [[[310]], [[31]]]
         assert [x.tolist() for x in form(r, w, k, v, S=S, u=u)] == [[[890]], [[31]]]
-        assert [x.tolist() for x in form(r, w, k, v, S=S, a=a, b=b)] == [[[210]], [[21]]]  # A = 2 − 2 = 0
+        # A = 2 − 2 = 0
+        assert [x.tolist() for x in form(r, w, k, v, S=S, a=a, b=b)] == [[[210]], [[21]]]
 
 
 def test_leading_axes_broadcast() -> None:
@@ -266,7 +273,9 @@ def _scan(  # type: ignore[no-untyped-def]
 
 
 def product_one_factor_short(r, w, k, v, /, *, S=None, u=None, a=None, b=None):
-    """r_t (Π_{s<x<t} A_x) k_s for a token that reads after its write: the sum of one that reads before it, with a bonus of 1."""
+    """r_t (Π_{s<x<t} A_x) k_s for a token that reads after its write: the sum of one that reads
+    before it, with a bonus of 1.
+    """
     return recurrence_sum(r, w, k, v, S=S, u=1 + 0 * r[..., 0, :] if u is None and r.shape[-2] else u, a=a, b=b)
 
 
@@ -467,6 +476,18 @@ W, HALF = np.ones(2), np.ones((3, 2), dtype="float32")
             "Σ exp(k) is zero at token 0, column 0 (no ε is added)",
         ),
         ((W, W, X, X * 1e308), (W * 1e308, 1e-9 * W, W), ri.NotFinite, "the output overflows"),
+        (
+            (np.ones((2, 2)), W, np.ones((3, 3, 2)), X),
+            None,
+            ValueError,
+            "leading axes (2,) of `w` must broadcast with (3,)",
+        ),
+        (
+            (0 * W, W - 1000, 0 * X[:1], X[:1] * 1e308),
+            (W * 1e308, W, 0 * W),
+            ri.NotFinite,
+            "the state overflows numpy float64: nan or inf at state 0, column 0",
+        ),
     ],
 )
 def test_words_of_the_quotient(arguments: Any, state: Any, kind: Any, message: str) -> None:

@@ -1,4 +1,6 @@
-"""RWKV: published logits, a transcription of version 7, prompts as initial states, and files that lie."""
+"""RWKV: published logits, a transcription of version 7, prompts as initial states, and files that
+lie.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ from refimpl.files.models.rwkv_file import read_rwkv
 from refimpl.model import rwkv as module
 from refimpl.model.recurrence import RUNNING, Carried, RecurrentForm, recurrence, wkv4
 from refimpl.model.rwkv import Rwkv
+from refimpl.model.transformer import Pass
 from refimpl.verify.check import check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems import recurrences
@@ -154,7 +157,9 @@ def test_the_published_logits(version: str, form: str) -> None:
 
 
 def transcribed_7(w: dict[str, Any], ids: list[int]) -> Any:
-    """RWKV-7 token by token from the tensors of the file, by its authors' formulas; no line of the library is used."""
+    """RWKV-7 token by token from the tensors of the file, by its authors' formulas; no line of the
+    library is used.
+    """
     layers, (heads, d) = (
         1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks")),
         w["blocks.0.att.r_k"].shape,
@@ -216,7 +221,9 @@ def test_version_7_is_its_transcription() -> None:
 
 
 def test_version_7_with_heads_is_its_transcription(tmp_path: Path) -> None:
-    """The published model has one head; this one has two, and a rank of its own for each low-rank part."""
+    """The published model has one head; this one has two, and a rank of its own for each low-rank
+    part.
+    """
     config, weights = small(tmp_path, "7", width=6, layers=3)
     assert (config.heads, config.d, config.ranks) == (2, 3, (3, 4, 5, 6))
     want = transcribed_7(parsed((tmp_path / "model.bin").read_bytes()), [3, 1, 4, 1, 0, 2, 2])
@@ -260,7 +267,8 @@ def prompt_is_a_state(version: str, M: int, n: int) -> float:
     assert [s.position for s in last] == [s.position for s in end] == [M + n] * config.layers
     for a, b in zip(last, end, strict=True):
         assert all(apart(a.parts[name], b.parts[name]) < 1e-9 for name in b.parts)
-    assert np.abs(rwkv(config, weights, text(M + n)[M:])[0] - logits).max() > 0.01  # the prompt does matter
+    # the prompt does matter
+    assert np.abs(rwkv(config, weights, text(M + n)[M:])[0] - logits).max() > 0.01
     return apart(logits, want[M:])
 
 
@@ -336,7 +344,8 @@ def test_vectors_instead_of_ids(version: str, tmp_path: Path) -> None:
     x = weights["embedding"][[3, 1, 4], :]
     seen = []
     want, _ = rwkv(config, weights, [3, 1, 4])
-    got, _ = rwkv(config, weights, x, between=lambda i, y: seen.append((i, y.shape)) or y)  # type: ignore[func-returns-value]
+    # type: ignore[func-returns-value]
+    got, _ = rwkv(config, weights, x, between=lambda i, y: seen.append((i, y.shape)) or y)
     assert np.array_equal(got, want) and seen == [(0, (3, 4)), (1, (3, 4))]
     bare = Rwkv(version, 2, 4, config.heads, 6, 0, config.ranks)
     weights = {name: w for name, w in weights.items() if name in bare.shapes}
@@ -453,7 +462,7 @@ def test_words(tmp_path: Path) -> None:
     _, states = rwkv(config, weights, [1])
     lacking = {name: w for name, w in weights.items() if name != "layers.1.blend"}
     for arguments, options, kind, message in (
-        (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config, got str"),
+        (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config or an Rwkv, got str"),
         ((config, [], [1]), {}, TypeError, "Model: `weights` must be a Mapping, got list"),
         ((config, weights | {"layers.0.blend": 0}, [1]), {}, ValueError, "Model: `weights` must be one of"),
         (
@@ -541,14 +550,14 @@ def test_words(tmp_path: Path) -> None:
             (config, weights | {"unembedding": np.full((4, 5), 1.7e308)}, [1]),
             {},
             ri.NotFinite,
-            "rwkv: the output overflows",
+            "transformer: the output overflows",
         ),
     ):
         with says(kind, message), np.errstate(all="ignore"):
             rwkv(*arguments, **options)  # type: ignore[arg-type]
     model = ri.Model(config, weights)
     with says(ValueError, "rwkv: `shared` must hold `first_values`, which the first layer of version 7 leaves there"):
-        config.layer(model, 1, np.ones((1, 4)), states[1], shared={})
+        config.layer(model, 1, np.ones((1, 4)), states[1], Pass())
     with says(ri.NotDefined, "a recurrence reads its text from left to right; `mask` must be 'causal', got 'full'"):
         ri.transformer(model, [1], mask="full")
     with says(ri.NotDefined, "the state of a recurrence is not a sum of its tokens; `strength` must be 1"):
@@ -577,8 +586,11 @@ def test_a_file_in_float16(version: str, tmp_path: Path) -> None:
     (tmp_path / "narrow.bin").write_bytes(file_of(narrow, header=(0x67676D66, 100, 5, 4, 2, 1)))
     (tmp_path / "wide.bin").write_bytes(file_of({name: x.astype(np.float32) for name, x in narrow.items()}))
     model, wide = (read_rwkv(tmp_path / name, system=FLOAT) for name in ("narrow.bin", "wide.bin"))
-    assert model.config == wide.config and list(model.weights) == list(model.config.shapes)
-    assert all(np.array_equal(x, wide.weights[name]) for name, x in model.weights.items())
+    assert (
+        model.config == wide.config
+        and list(model.weights) == list(model.config.shapes)
+        and all(np.array_equal(w, wide.weights[name]) for name, w in model.weights.items())
+    )
 
 
 @SMALL

@@ -1,4 +1,6 @@
-"""Norms, activations and the MLP: against mpmath, entry by entry; the rational stand-ins touch what they stand for."""
+"""Norms, activations and the MLP: against mpmath, entry by entry; the rational stand-ins touch what
+they stand for.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ WANTED = {"gelu": gelu, "silu": silu, "relu": lambda x: max(x, 0), "quadratic": 
 
 
 def within(system, f, *arrays, want):
-    """f on floats is within the error that f finds on numbers with errors; that error says something."""
+    """f on floats is within the error that f finds on numbers with errors; that error says
+    something.
+    """
     analysis = RunningError("float64" if isinstance(system, type(MP(20))) else system.kind)
     finer = 2.0 ** (53 - system.ctx.prec) if isinstance(system, type(MP(20))) else 1.0
     bound = analysis.error(f(*(analysis.convert(x) for x in arrays))) * finer
@@ -104,7 +108,9 @@ def tangent(f, at):
 
 
 def test_the_stand_in_of_the_root_touches_it():
-    """Where u = x² + ε = 1, both 2x/(1 + u) and x/√u are x, with slope 1 − x² = ε. Elsewhere they part."""
+    """Where u = x² + ε = 1, both 2x/(1 + u) and x/√u are x, with slope 1 − x² = ε. Elsewhere they
+    part.
+    """
     for x in (Fraction(0), Fraction(1, 2), Fraction(2, 3), Fraction(1)):
         epsilon = 1 - x * x
         assert tangent(lambda y, e=epsilon: norm(y, kind="rms_rational", epsilon=e), x) == (x, epsilon)

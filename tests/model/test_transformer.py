@@ -158,7 +158,9 @@ def test_between_sees_and_replaces():
     assert system.equal(model(x, between=swap), fresh[2])
     assert [i for i, _ in seen] == [0, 1, 2]
     for i, got in seen:
-        alone = Model(replace(model.config, layers=1), {f"layers.0.{name}": w for name, w in model.of_layer(i).items()})
+        alone = Model(
+            replace(model.config, layers=1), {f"layers.0.{name}": w for name, w in model.layer_weights(i).items()}
+        )
         assert system.equal(got, alone(x if i == 0 else fresh[i - 1]))
 
 

@@ -1,6 +1,8 @@
-"""Every way from keys and values to a memory of fixed size: exact where that is promised, unbiased where that is, certified where that is.
+"""Every way from keys and values to a memory of fixed size: exact where that is promised, unbiased
+where that is, certified where that is.
 
-Where chance decides, seeds are given, and intervals hold a true mean with probability 99.99 %, as in tests/helpers/chance.py.
+Where chance decides, seeds are given, and intervals hold a true mean with probability 99.99 %, as
+in tests/helpers/chance.py.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def prompt(M=6, d=3, m=2, lead=(2,), *, heads=3, n=5, system=F, seed=0, size=1.0
 
 def wide(memory):
     """For queries that share keys."""
-    return memory.each(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
+    return memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
 
 
 def output(memory, x):
@@ -103,7 +105,9 @@ def test_landmarks_at_every_key_are_softmax(system, M, d, seed):
     got, want = output(Memory(Points(points), S, z, scale), x), softmax(y, v, x)
     if isinstance(system, Balls):
         assert system.equal(got, want) and informative(system, got)
-    else:  # numerator and denominator are sums of M products of numbers that took some tens of roundings
+    else:
+        # numerator and denominator are sums of M products of numbers that took some tens of
+        # roundings
         u = 2.0 ** -(system.ctx.prec if system == MP(40) else 53)
         K = np.exp(ri.floats(y) @ ri.floats(y).T)
         worst = np.abs(ri.floats(got - want)).max()
@@ -113,7 +117,9 @@ def test_landmarks_at_every_key_are_softmax(system, M, d, seed):
 @pytest.mark.parametrize("kind", ["nystrom", "cholesky"])
 @given(M=st.integers(3, 7), r=st.integers(1, 5), seed=SEEDS)
 def test_landmarks_solve_the_normal_equations(kind, M, r, seed):
-    """S = K_PP⁻¹ K_PY [V 1], by mpmath's LU at 60 digits, from whichever keys were chosen; and padded points weigh nothing."""
+    """S = K_PP⁻¹ K_PY [V 1], by mpmath's LU at 60 digits, from whichever keys were chosen; and
+    padded points weigh nothing.
+    """
     r = min(r, M - 1)
     y, v, x = prompt(M, 4, 2, (), seed=seed)
     memory = Compression(kind, r, seed=seed)(y, v, x, 0)
@@ -142,7 +148,9 @@ def test_a_prompt_becomes_the_same_memory_alone_and_in_a_batch(kind):
 
 @pytest.mark.parametrize("kind", ["nystrom", "cholesky"])
 def test_landmarks_in_half_precision(kind):
-    """Where 4 M u exceeds 1, one landmark is all that rounding lets one tell apart; and it is one, not none."""
+    """Where 4 M u exceeds 1, one landmark is all that rounding lets one tell apart; and it is one,
+    not none.
+    """
     half = Float("numpy", "float16")
     y, v, x = prompt(600, 4, 2, (1,), system=half)
     memory = Compression(kind, 16)(y, v, x, 0)
@@ -163,7 +171,9 @@ def test_queries_against_keys_leave_favor_a_statistic():
 @pytest.mark.parametrize("kind", BY_KEYS)
 @pytest.mark.parametrize("system", [F, Float("numpy", "float32"), MP(30)], ids=str)
 def test_keys_that_are_there_twice(kind, system):
-    """K is singular: three keys, each three times. Three landmarks or clusters then say all, and no more than three weigh anything."""
+    """K is singular: three keys, each three times. Three landmarks or clusters then say all, and no
+    more than three weigh anything.
+    """
     y, v, x = prompt(3, 4, 2, (2,), system=system)
     xp = system.xp
     y, more = xp.concat([y, y, y], axis=-2), system.random((2, 6, 2), 7)
@@ -172,20 +182,26 @@ def test_keys_that_are_there_twice(kind, system):
     assert np.all(np.isfinite(got))
     if kind in ("cholesky", "clusters"):
         u = 2.0**-24 if system.name == "numpy float32" else 2.0**-53
-        assert np.all(np.abs(got - want) <= 4096 * u)  # 9 keys, exponents below 4, a well-conditioned K of three
+        # 9 keys, exponents below 4, a well-conditioned K of three
+        assert np.all(np.abs(got - want) <= 4096 * u)
 
 
 @pytest.mark.parametrize("kind", ["nystrom", "cholesky", "clusters"])
 def test_points_of_no_weight_hide_no_others(kind):
-    """Points that pad a singular K, and empty clusters, stand where others do: a query far on the other side still reads these."""
+    """Points that pad a singular K, and empty clusters, stand where others do: a query far on the
+    other side still reads these.
+    """
     y = np.array([[-30.0, 0.0]] * 4 + [[-33.0, 0.0]])
     v, x = F.random((5, 2), 1), np.array([[[40.0, 0.0], [-1.0, 5.0]]])
     got = output(Compression(kind, 4, seed=1)(y, v, x, 0), x)
-    assert np.all(np.abs(got - softmax(y, v, x)) <= 1e-12)  # of nearest keys that are e^-117 apart, or one
+    # of nearest keys that are e^-117 apart, or one
+    assert np.all(np.abs(got - softmax(y, v, x)) <= 1e-12)
 
 
 def test_empty_clusters_hide_no_others():
-    """Should all keys end up with one centre: the others weigh nothing, and must not be the ones whose exponent is subtracted."""
+    """Should all keys end up with one centre: the others weigh nothing, and must not be the ones
+    whose exponent is subtracted.
+    """
     y, v, x = np.array([[-100.0], [-110.0], [120.0]]), F.random((3, 2), 1), np.array([[[50.0], [-50.0]]])
     with mock.patch("refimpl.prompt.compression.clusters.nearest_centres", lambda Y, centres: np.zeros(len(Y), int)):
         memory = Compression("clusters", 2)(y, v, x, 0)
@@ -193,7 +209,9 @@ def test_empty_clusters_hide_no_others():
 
 
 def test_landmarks_of_large_and_small_norm_stand_together():
-    """exp(|y|²/2) differs by e^±200 among the keys: rounding of the large ones must not swamp the small ones, in float32 either."""
+    """exp(|y|²/2) differs by e^±200 among the keys: rounding of the large ones must not swamp the
+    small ones, in float32 either.
+    """
     rng = np.random.default_rng(0)
     y = rng.standard_normal((20, 8)) * np.linspace(0.2, 7, 20)[:, None]
     v, x = F.random((20, 3), 1), y[None] + 0.1 * rng.standard_normal((1, 20, 8))
@@ -213,7 +231,9 @@ def test_landmarks_of_large_and_small_norm_stand_together():
 
 @given(M=st.integers(2, 9), d=st.integers(1, 4), seed=SEEDS)
 def test_a_tilted_cluster_is_exact_at_its_query(M, d, seed):
-    """One cluster, one query: its value is what that query reads, whatever its centre; and its weight too."""
+    """One cluster, one query: its value is what that query reads, whatever its centre; and its
+    weight too.
+    """
     y, v, x = prompt(M, d, 2, (), heads=1, n=1, seed=seed)
     memory = Compression("tilted", 1)(y, v, x, 0)
     want, size = true_sums(y, v, x[0]), np.exp(np.abs(x[0] @ y.T).max())
@@ -221,7 +241,9 @@ def test_a_tilted_cluster_is_exact_at_its_query(M, d, seed):
 
 
 def test_tilted_clusters_are_tilted_by_the_queries_that_look_at_them():
-    """Two groups of keys far apart, two groups of queries, each looking at one: the sums of the definition, written out."""
+    """Two groups of keys far apart, two groups of queries, each looking at one: the sums of the
+    definition, written out.
+    """
     rng = np.random.default_rng(3)
     near = 0.1 * rng.standard_normal((4, 2))
     y, v = np.concatenate([near[:2] + np.array([4, 0]), near[2:] - np.array([4, 0])]), rng.standard_normal((4, 3))
@@ -239,7 +261,9 @@ def test_tilted_clusters_are_tilted_by_the_queries_that_look_at_them():
 
 
 def test_tilted_clusters_do_better_where_queries_are_as_expected():
-    """What they are for: other queries of the same law, 40 prompts; the mean error is at most half that of plain clusters."""
+    """What they are for: other queries of the same law, 40 prompts; the mean error is at most half
+    that of plain clusters.
+    """
     plain, tilted = [], []
     for seed in range(40):
         rng = np.random.default_rng(seed)
@@ -252,7 +276,9 @@ def test_tilted_clusters_do_better_where_queries_are_as_expected():
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
 def test_no_tilted_cluster_is_empty(size):
-    """Keys that coincide, and queries for which those of a cluster are alike: every point weighs as much as it has keys, seven in all."""
+    """Keys that coincide, and queries for which those of a cluster are alike: every point weighs as
+    much as it has keys, seven in all.
+    """
     y = np.concatenate([np.ones((6, 2)), [[size, -size]]])
     memory = Compression("tilted", 5)(y, F.random((7, 2), 1), np.full((1, 3, 2), [size, 0]), 0)
     assert memory.z is None and np.all(np.abs(np.sort(np.exp(memory.scale)) - [1, 1, 1, 1, 3]) <= 2.0**-48)
@@ -260,7 +286,9 @@ def test_no_tilted_cluster_is_empty(size):
 
 @given(M=st.integers(2, 12), d=st.integers(1, 3), r=st.integers(1, 6), twice=st.booleans(), seed=SEEDS)
 def test_clusters_count_every_key_once(M, d, r, twice, seed):
-    """r < M; centres are means of their keys, S sums of their values, and every key stands at its nearest centre."""
+    """r < M; centres are means of their keys, S sums of their values, and every key stands at its
+    nearest centre.
+    """
     y, v, x = prompt(M, d, 2, (), seed=seed)
     y = np.concatenate([y, y]) if twice else y
     v = np.concatenate([v, v]) if twice else v
@@ -275,7 +303,9 @@ def test_clusters_count_every_key_once(M, d, r, twice, seed):
 
 @given(M=st.integers(2, 12), r=st.integers(1, 6), within=st.floats(0, 5), seed=SEEDS)
 def test_a_certificate_is_never_exceeded(M, r, within, seed):
-    """For queries of every direction up to that length, and values chosen as badly as they can be: 0 or 1 by the sign of the error."""
+    """For queries of every direction up to that length, and values chosen as badly as they can be:
+    0 or 1 by the sign of the error.
+    """
     y, v, x = prompt(M, 3, 1, (), seed=seed)
     r, rng = min(r, M - 1), np.random.default_rng(seed)
     x = rng.standard_normal((50, 3))
@@ -308,7 +338,9 @@ MANY = 4000
 
 @functools.cache
 def estimates(kind, r, plant=""):
-    """φ(x)ᵀ [b_KV b_D] over many seeds, and what it is a mean of; small norms. A batch of one prompt: each of it has draws of its own."""
+    """φ(x)ᵀ [b_KV b_D] over many seeds, and what it is a mean of; small norms. A batch of one
+    prompt: each of it has draws of its own.
+    """
     y, v, x = prompt(5, 2, 2, (), heads=1, n=2, seed=3)
     many = [np.broadcast_to(a, (MANY, *a.shape)) for a in (y, v, x)]
     with mock.patch.dict(compression.BY_KEYS, {kind: PLANTED[plant]} if plant else {}):
@@ -372,7 +404,9 @@ def test_directions_have_as_much_weight_as_there_are_keys():
     seed=SEEDS,
 )
 def test_eckart_and_young(rank, kind, seed):
-    """|φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1}, where σ are NumPy's, of B made here; nearly attained by the worst φ."""
+    """|φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1}, where σ are NumPy's, of B made here; nearly attained by
+    the worst φ.
+    """
     y, v, x = prompt(9, 3, 4, (2,), seed=seed)
     whole = asked(kind, 6, seed=seed)(y, v, x, 0)
     low = asked(kind, 6, seed=seed, rank=rank)(y, v, x, 0)
@@ -415,7 +449,7 @@ def test_a_seed_fixes_everything(kind):
     one, again, other, below = (asked(kind, 4, seed=s)(y, v, x, layer) for s, layer in ((1, 0), (1, 0), (2, 0), (1, 1)))
     arrays = ([], [])
     for memory, found in zip((one, again), arrays, strict=True):
-        memory.each(lambda a, axes, found=found: found.append(a) or a)
+        memory.map_arrays(lambda a, axes, found=found: found.append(a) or a)
     assert len(arrays[0]) >= 2 and all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
     chance = kind not in ("cache", "taylor", "cholesky", "clusters", "tilted")
     assert chance == (not np.array_equal(one.S, other.S)) == (not np.array_equal(one.S, below.S)) or kind == "clusters"
@@ -423,7 +457,9 @@ def test_a_seed_fixes_everything(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_are_made_apart(kind):
-    """Prompts of a batch know nothing of each other: the first is what it is alone (chance of its own apart)."""
+    """Prompts of a batch know nothing of each other: the first is what it is alone (chance of its
+    own apart).
+    """
     y, v, x = prompt(9, 3, 2, (2, 2), size=0.5)
     many = asked(kind, 4)(y, v, x, 0)
     y, v = (a * np.array([1, 5])[:, None, None, None] for a in (y, v))
@@ -436,7 +472,9 @@ def test_heads_are_made_apart(kind):
 
 
 def per_head(kind, M, d, m, r=4):
-    """Numbers that each head needs, as the room says; random maps that are not positive have a scale beside, as have landmarks."""
+    """Numbers that each head needs, as the room says; random maps that are not positive have a
+    scale beside, as have landmarks.
+    """
     if kind == "cache":
         return M * (d + m)
     r = 1 + d + d * d if kind == "taylor" else r
@@ -444,7 +482,7 @@ def per_head(kind, M, d, m, r=4):
 
 
 def test_queries_may_have_fewer_axes_than_keys():
-    """A batch of prompts behind which an unbatched one is read: its queries are the same for all."""
+    """A batch of prompts, and one unbatched prompt after them: its queries are equal for all."""
     y, v, x = prompt(6, 3, 2, (2, 2))
     for kind in BY_KEYS:
         got, want = (Compression(kind, 3)(y, v, q, 0) for q in (x[0], np.broadcast_to(x[:1], x.shape)))
@@ -477,7 +515,9 @@ def test_the_statistic_of_favor_depends_on_the_prompt_only():
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if "jax" not in b and "16" not in b])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_backend(backend, kind):
-    """Memories stay in the library, dtype and device of the keys, and are what NumPy makes of the same numbers."""
+    """Memories stay in the library, dtype and device of the keys, and are what NumPy makes of the
+    same numbers.
+    """
     system = BACKENDS[backend]()
     y, v, x = prompt(7, 4, 2, (2,), system=system)
     memory = asked(kind)(y, v, x, 0)
@@ -504,7 +544,8 @@ BUDGETS = (60, 100, 300, 900, 3000)
 def test_best_keeps_its_budget_and_is_the_best_of_its_candidates(budget):
     y, v, x = prompt(16, 4, 3, (2,), n=8)
     best = Best(budget=budget)
-    if budget < 2 * 8 * (3 + 1 + 1) + 24:  # a feature and a scale for each of two heads; a seed, a turn, A
+    # a feature and a scale for each of two heads; a seed, a turn, A
+    if budget < 2 * 8 * (3 + 1 + 1) + 24:
         with says(ValueError, f"Best: `budget` must hold a memory of one feature, got {budget} bytes"):
             best(y, v, x, 0)
         return
@@ -531,7 +572,8 @@ def test_every_kind_is_a_candidate_and_fills_its_budget():
         if c.kind in (*RANDOM[:-1], *BY_KEYS) and not c.rank:
             more = per_head(c.kind, 64, 4, 3, c.r + (2 if c.kind in PAIRS else 1)) * 16 + 16 * (c.kind in RANDOM)
             assert per_head(c.kind, 64, 4, 3, c.r) * 16 + 16 * (c.kind in RANDOM) <= 2000 < more + 40
-    for c in Best(budget=10**6).candidates(y, v):  # no memory is larger than the cache, which is exact
+    # no memory is larger than the cache, which is exact
+    for c in Best(budget=10**6).candidates(y, v):
         assert c.r is None or c.rank or per_head(c.kind, 64, 4, 3, c.r) * 16 <= 64 * (4 + 3) * 16 + 16
 
 

@@ -50,7 +50,8 @@ relative_worlds = st.sampled_from(EXACT).flatmap(
 def same_biases(system, a, b):
     """Equal with ==, layer by layer; biases of no text are zero."""
     assert a.position == b.position
-    for x, y in zip(a.states, b.states, strict=True):
+    none = (None,) * a.config.layers
+    for x, y in zip(a.biases or none, b.biases or none, strict=True):
         x, y = (s or State(system.zeros(t.S.shape), system.zeros(t.z.shape)) for s, t in ((x, y), (y, x)))
         assert x.S.shape[-3:] == y.S.shape[-3:]
         assert (x.S == y.S).all() and (x.z == y.z).all()
@@ -148,7 +149,9 @@ def test_biases_without_a_denominator_come_out_too():
 @settings(max_examples=30)
 @given(scene=scenes(QQ), strength=some_strength)
 def test_strength_is_how_often_the_prompt_counts(scene, strength):
-    """Against plain Python, where each prompt token counts λ times for the input and once for the prompt."""
+    """Against plain Python, where each prompt token counts λ times for the input and once for the
+    prompt.
+    """
     model, prompt, text, got = scene.draw(
         QQ, lambda model, prompt, text: convert(model, prompt, restart=scene.restart, strength=strength)(text)
     )
@@ -295,7 +298,9 @@ def test_a_prompt_changes_the_output_and_so_must_its_bias():
 
 
 def layer_by_layer(model, prompt, text, fresh, form, **options):
-    """(prompted, converted) after each layer, and at the end. Then both sides go on with the same fresh activations."""
+    """(prompted, converted) after each layer, and at the end. Then both sides go on with the same
+    fresh activations.
+    """
     M, left, right = length(prompt), [], []
 
     def watch(seen, start):
@@ -395,17 +400,13 @@ def test_every_layer_within_bound_in_bfloat16(form, kind):
 
 def test_a_wrong_layer_is_beyond_its_bound(monkeypatch):
     """A prompt that is one position off, in floats."""
-    import refimpl.prompt.conversion
-
     scene = Scene(FLOATS["gelu, RoPE after"], 8, 5, (), False, None, 0)
-    turned = refimpl.prompt.conversion.turned
+    right = State.shifted
 
-    def off_by_one(model, by):
-        return replace(
-            model, biases=tuple(replace(b, position=model.position + by) for b in turned(model, by + 1).biases)
-        )
+    def off_by_one(state, by, kernel):
+        return replace(right(state, by + 1, kernel), position=state.position + by)
 
-    monkeypatch.setattr(refimpl.prompt.conversion, "turned", off_by_one)
+    monkeypatch.setattr(State, "shifted", off_by_one)
     assert any(f.verdict == "EXCESS" for f in judged(Float("numpy", "float32"), "float32", scene, FORMS[0]))
 
 
@@ -538,10 +539,7 @@ def test_memory_does_not_grow_with_the_prompt():
 def test_refusals():
     plain = Config(2, 2, d=2, m=1, phi="identity", norm="none", vocabulary=5)
     model = random_model(QQ, plain, seed=0)
-    with says(
-        ri.NotDefined,
-        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
-    ):
+    with says(ri.NotDefined, "convert: absolute positions cannot start again after a prompt; pass restart=False"):
         convert(random_model(QQ, replace(plain, table=9), seed=0), [1, 2])
     before = replace(plain, phi="elu+1", rope=Rotary(width=2, placement="before"))
     with says(
@@ -573,7 +571,7 @@ def test_refusals():
 
 def test_only_the_last_prompt_comes_out():
     model = random_model(QQ, Config(1, 2, d=2, m=1, phi="identity", norm="none", vocabulary=5), seed=0)
-    with says(ValueError, "unconvert: `prompt` must be the last one converted, but there is none, got 2 tokens"):
+    with says(ValueError, "unconvert: `prompt` must be one that was converted, got a model that carries none"):
         unconvert(model, [1, 2])
     stacked = convert(convert(model, [1, 2]), [3])
     with says(ValueError, "unconvert: `prompt` must be the last one converted, of 1 tokens, got 2 tokens"):

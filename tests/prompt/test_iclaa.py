@@ -1,7 +1,9 @@
 """ICLAA: whole softmax models that carry a prompt, as its KV cache or as a memory of fixed size.
 
-The right sides know nothing of memories: the definition over all positions, and for one layer a sum in plain Python, at 60 digits,
-in which the similarity of a query and a prompt key is what the papers write (THEORY §4). Balls must contain what it says.
+The right sides know nothing of memories: the definition over all positions, and for one layer a sum
+in plain Python, at 60 digits, in which the similarity of a query and a prompt key is what the
+papers
+write (THEORY §4). Balls must contain what it says.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Scene:
 
 @st.composite
 def scenes(draw, *, absolute, layers=2):
-    """Like GPT-2 (a table of positions, layer norm, gelu, biases) or like Llama (RoPE, shared keys, rms norm, a gated MLP)."""
+    """Like GPT-2 (a table of positions, layer norm, gelu, biases) or like Llama (RoPE, shared keys,
+    rms norm, a gated MLP).
+    """
     groups, shared, d, m = (draw(st.integers(1, most)) for most in (2, 2, 4, 3))
     common = {
         "phi": "softmax",
@@ -108,7 +112,9 @@ def prompted(model, prompt, text, **options):
     data=st.data(), mask=st.sampled_from(["causal", "full"]), restart=st.booleans(), chunk=st.none() | st.integers(1, 3)
 )
 def test_without_a_map_conversion_is_exact(absolute, data, mask, restart, chunk):
-    """By the cache itself, in pieces or not, and by a memory that holds all of it; batches of prompts, ids or vectors."""
+    """By the cache itself, in pieces or not, and by a memory that holds all of it; batches of
+    prompts, ids or vectors.
+    """
     scene = data.draw(scenes(absolute=absolute))
     model, prompt, text = scene.build(B)
     options = {"restart": restart and not absolute, "mask": mask, "chunk": chunk if mask == "causal" else None}
@@ -140,14 +146,13 @@ def test_prompts_stack_as_caches_and_as_memories(absolute, data, at):
 
 
 def test_positions_kept_and_restarted_both_run_and_differ():
-    """Restarting absolute positions is an approximation, by name: exact in neither case without a map, if restarted."""
+    """Restarting absolute positions is an approximation, by name: exact in neither case without a
+    map, if restarted.
+    """
     model = ri.random_model(F, Config(2, 4, 2, d=3, m=2, phi="softmax", vocabulary=7, table=20), 0)
     prompt, text = [3, 1, 4, 1, 5], [2, 6, 5]
     want = prompted(model, np.array(prompt), np.array(text))
-    with says(
-        NotDefined,
-        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
-    ):
+    with says(NotDefined, "convert: absolute positions cannot start again after a prompt; pass restart=False"):
         convert(model, prompt)
     kept, restarted = convert(model, prompt, restart=False), convert(model, prompt, by=asked("cache"))
     assert (kept.position, restarted.position) == (5, 0)
@@ -218,7 +223,9 @@ def feature(kind, omega, A, x):
 
 
 def similarity(kind, memory, at, keys, turn=0, rope=None):
-    """sim(x, y_j) for all j, of head `at`, as a function of x; from the points or directions that were drawn, and nothing else."""
+    """sim(x, y_j) for all j, of head `at`, as a function of x; from the points or directions that
+    were drawn, and nothing else.
+    """
     if kind in RANDOM:
         omega = [turned(w, turn, rope) for w in numbers(redrawn(memory.phi))] if kind != "taylor" else None
         A = ratio(getattr(memory.phi, "A", 0))
@@ -243,7 +250,8 @@ def similarity(kind, memory, at, keys, turn=0, rope=None):
         min(range(len(keys)), key=lambda j, p=p: sum((a - b) ** 2 for a, b in zip(keys[j], p, strict=True)))
         for p in points
     ]
-    if kind == "tokens":  # each as often as it was drawn, 1/(r p) times: its p is a float, see the next test but one
+    # each as often as it was drawn, 1/(r p) times: its p is a float, see the next test but one
+    if kind == "tokens":
         weight = [real.exp(a) for a in middles(memory.scale[at, :])]
         return lambda x: [
             sum(w for i, w in zip(own, weight, strict=True) if i == j) * real.exp(dot(x, y)) for j, y in enumerate(keys)
@@ -261,7 +269,9 @@ def redrawn(phi):
 
 @dataclass(frozen=True)
 class Layer:
-    """A model of one layer, without norm and MLP, so that its output is x + [o_1 …] W_O; vectors in, vectors out."""
+    """A model of one layer, without norm and MLP, so that its output is x + [o_1 …] W_O; vectors
+    in, vectors out.
+    """
 
     groups: int = 2
     shared: int = 2
@@ -296,9 +306,11 @@ class Layer:
         return [[row[h : h + size] for row in rows] for h in range(0, len(w[0]), size)]
 
     def oracle(self, seed, prompts, text, memories, *, strength=1, restart=True):
-        """x + [o] W_O, o_t = ( Σ_j sim(R_t q_t, R_{j−M} k_j) v_j + Σ_{s≤t} exp(q_t·k_s/√d) v_s ) / ( the same without v ).
+        """x + [o] W_O, o_t = ( Σ_j sim(R_t q_t, R_{j−M} k_j) v_j + Σ_{s≤t} exp(q_t·k_s/√d) v_s ) /
+        ( the same without v ).
 
-        memories : for each prompt the memory it is in, the kind of its map, and how far that has turned
+        memories : for each prompt the memory it is in, the kind of its map, and how far that has
+        turned
         """
         before = sum(len(p) for p in prompts)
         start = 0 if restart else before
@@ -353,7 +365,9 @@ def holds(converted, layer, want, given_text, seed=ONE):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tilted"])
 @pytest.mark.parametrize("layer", SHAPES, ids=["half", "partial", "no rope"])
 def test_one_layer_is_the_sum_of_the_theory(kind, layer):
-    """RoPE in either layout or none, shared keys, positions that start again or go on. (Tilted clusters: test_compression.py.)"""
+    """RoPE in either layout or none, shared keys, positions that start again or go on. (Tilted
+    clusters: test_compression.py.)
+    """
     for restart, M, n in ((True, 5, 2), (False, 6, 1)):
         prompt, given_text = text(M, 1), text(n, 2)
         converted = convert(layer.model(B, ONE), B.convert(prompt), by=asked(kind), restart=restart)
@@ -370,7 +384,9 @@ def test_one_layer_is_the_sum_of_the_theory(kind, layer):
 
 @pytest.mark.parametrize("layer", SHAPES, ids=["half", "partial", "no rope"])
 def test_tokens_weigh_by_the_attention_they_are_expected_to_get(layer):
-    """1/(r p_j), where p is half uniform, half what the prompt's own queries give, asked where the input begins."""
+    """1/(r p_j), where p is half uniform, half what the prompt's own queries give, asked where the
+    input begins.
+    """
     M, r, root = 6, 4, layer.d**-0.25
     prompt, model = text(M, 1), layer.model(F, ONE)
     ((memory,),) = carried(convert(model, prompt, by=asked("tokens", r)))
@@ -392,7 +408,9 @@ def test_tokens_weigh_by_the_attention_they_are_expected_to_get(layer):
 @pytest.mark.parametrize("kind", RANDOM[:-1])
 @pytest.mark.parametrize("layer", SHAPES, ids=["half", "partial", "no rope"])
 def test_two_prompts_of_one_seed_share_one_memory(kind, layer):
-    """Its directions have turned by the length of the second prompt, and both prompts' keys stand in one sum."""
+    """Its directions have turned by the length of the second prompt, and both prompts' keys stand
+    in one sum.
+    """
     first, second, given_text = text(3, 1), text(2, 3), text(2, 2)
     by = asked(kind)
     converted = convert(convert(layer.model(B, ONE), B.convert(first), by=by), B.convert(second), by=by)
@@ -415,7 +433,8 @@ def test_prompts_of_different_maps_keep_two_memories(kinds):
     converted = convert(layer.model(B, ONE), B.convert(first), by=asked(kinds[0], 3))
     converted = convert(converted, B.convert(second), by=asked(kinds[1], 3, seed=1))
     ((one, two),) = carried(converted)
-    if "tokens" in kinds:  # what to expect was asked when the first was converted, and is not asked again
+    # what to expect was asked when the first was converted, and is not asked again
+    if "tokens" in kinds:
         assert one.phi.points.shape == two.phi.points.shape
         return
     want = layer.oracle(ONE, [first, second], given_text, [(one, kinds[0], -6), (two, kinds[1], 0)])
@@ -489,7 +508,9 @@ def test_pieces_from_an_iterator_make_the_same_memory():
 
 @all_kinds
 def test_batches_of_prompts(kind):
-    """Each prompt of a batch has its own memory, through one map; the input may be one for all or one for each."""
+    """Each prompt of a batch has its own memory, through one map; the input may be one for all or
+    one for each.
+    """
     model = ri.random_model(
         F, Config(2, 4, 4, 2, 3, 2, phi="softmax", vocabulary=6, rope=Rotary(2, placement="before")), 1
     )
@@ -505,7 +526,8 @@ def test_batches_of_prompts(kind):
             assert np.allclose(alone, out[i], rtol=2.0**-36, atol=2.0**-36)
     if kind == "taylor":  # which cannot turn
         return
-    behind = convert(together, [3, 4, 5, 1, 2], by=asked("cholesky", 3))  # an unbatched prompt behind a batch of them
+    # an unbatched prompt behind a batch of them
+    behind = convert(together, [3, 4, 5, 1, 2], by=asked("cholesky", 3))
     assert behind([1]).shape == (3, 1, 6) and behind.biases[0].memories[-1].S.shape[:2] == (3, 2)
 
 
@@ -526,7 +548,8 @@ def errors(kind, r, seeds, model, prompt, given_text, want):
 
 @pytest.mark.parametrize("kind", ["positive", "trigonometric", "orthogonal", "directions"])
 def test_the_error_falls_with_the_root_of_r(kind):
-    """Small norms, 30 draws each at r = 16 … 1024: the root mean square falls as r^s. With 30 draws its logarithm is known to about
+    """Small norms, 30 draws each at r = 16 … 1024: the root mean square falls as r^s. With 30 draws
+    its logarithm is known to about
     0.13, and s, from four of them over log 64, to about 0.04; the interval is five times that."""
     layer, prompt, given_text = Layer(1, 2, 4, 2, None), text(6, 1), text(3, 2)
     model = layer.model(F, ONE)
@@ -548,8 +571,10 @@ def test_maps_that_use_the_keys_come_nearer_and_are_exact_in_the_end():
 
 
 def test_on_real_weights():
-    """stories260K, a Llama with RoPE and shared keys. Its cache is exact; clusters and tokens come nearer than dropping the prompt.
-    Landmarks do not, by their mathematics: real queries are far from all keys. But float32 says the same of them as float64."""
+    """stories260K, a Llama with RoPE and shared keys. Its cache is exact; clusters and tokens come
+    nearer than dropping the prompt.
+    Landmarks do not, by their mathematics: real queries are far from all keys. But float32 says the
+    same of them as float64."""
     model = ri.read_model(folder("stories260K.bin") / "stories260K.bin")
     told = [1, *ri.generate(model, [1], 47, temperature=1, seed=1)]
     prompt, given_text = told[:32], told[32:]
@@ -692,10 +717,13 @@ class Elsewhere:
 
     phi: Any
     f: Any
-    positive = True
+    positive, directions = True, None
 
     def log(self, x):
         return self.phi.log(self.f(x))
+
+    def features(self, d):
+        return self.phi.features(d)
 
 
 def first_directions():
@@ -862,7 +890,8 @@ def test_every_pair_of_sides_falls_to_some_bug(name):
 def test_every_function_is_planted():
     tree = ast.walk(ast.parse(inspect.getsource(iclaa)))
     read = {n.attr for n in tree if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "impl"}
-    assert read - {"linear_attention"} == {entry for entry, *_ in BUGS.values()}  # the definition is the right side
+    # the definition is the right side
+    assert read - {"linear_attention"} == {entry for entry, *_ in BUGS.values()}
     assert {theorem for _, theorem in PAIRS_OF} == set(THEOREMS)
 
 

@@ -1,6 +1,5 @@
-"""The proofs, their table, the registry and the library speak of the same theorems.
-
-And the audit would see an assumption.
+"""Proofs, table, registry and library speak of the same theorems; the audit would see an
+assumption.
 
 With Coq installed and REFIMPL_COQ=1, the audit is also run on proofs that assume something, which
 takes seconds.
@@ -11,6 +10,7 @@ from __future__ import annotations
 import configparser
 import importlib
 import json
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -46,9 +46,9 @@ def test_every_file_is_built() -> None:
 
 
 def test_the_table_has_every_theorem_once_and_nothing_else() -> None:
-    named = [name for statement in formal.STATEMENTS for name in statement.coq]
-    assert len(named) == len(set(named))
-    assert set(named) == statements("Theorem|Corollary")
+    names = [name for statement in formal.STATEMENTS for name in statement.coq]
+    assert len(names) == len(set(names))
+    assert set(names) == statements("Theorem|Corollary")
 
 
 def test_the_readme_has_the_table_that_the_data_gives() -> None:
@@ -78,18 +78,17 @@ def test_functions_and_tests_of_the_table_exist() -> None:
     for statement in formal.STATEMENTS:
         assert statement.words.endswith(".") and statement.coq, statement
         for name in statement.python:
-            module, _, attribute = name.rpartition(".")
-            found = getattr(importlib.import_module(f"refimpl.{module}"), attribute)
-            assert callable(found) and getattr(found, "__module__", "") == f"refimpl.{module}", name
+            found = pkgutil.resolve_name(f"refimpl.{name}")
+            assert callable(found) and f"{found.__module__}.{found.__qualname__}" == f"refimpl.{name}"
         assert all((ROOT / "tests" / file).is_file() for file in statement.tests), statement
 
 
 def audited(home: Path, **changed: Any) -> Path:
     """Proofs of one file, as an audit leaves them."""
     (home / "_build").mkdir(parents=True)
-    (home / "file.v").write_text("Lemma one : 1 = 1. Proof. reflexivity. Qed.\n")
+    (home / "proof.v").write_text("Lemma one : 1 = 1. Proof. reflexivity. Qed.\n")
     found = {
-        "file.v": formal.hashlib.sha256((home / "file.v").read_bytes()).hexdigest(),
+        "proof.v": formal.hashlib.sha256((home / "proof.v").read_bytes()).hexdigest(),
         "instances.v": "any",
         "refimpl": formal.source(),
     }
@@ -102,10 +101,10 @@ def test_status_knows_whether_coq_was_run_on_these_proofs(tmp_path: Path, monkey
         monkeypatch.setattr(formal, "homes", lambda: homes)
         return formal.status()
 
-    monkeypatch.setattr(formal, "PROVED", {"iclca": ("file.one",)})
+    monkeypatch.setattr(formal, "PROVED", {"iclca": ("proof.one",)})
     good, bad, torn = (
         audited(tmp_path / "a"),
-        audited(tmp_path / "b", **{"file.v": "0"}),
+        audited(tmp_path / "b", **{"proof.v": "0"}),
         audited(tmp_path / "c", text="["),
     )
     changed, never = (
@@ -117,7 +116,7 @@ def test_status_knows_whether_coq_was_run_on_these_proofs(tmp_path: Path, monkey
     assert status(tmp_path) == status(torn) == status(audited(tmp_path / "e", text="5")) == never
     (good / "other.v").write_text("")
     assert status(good) == changed
-    (good / "file.v").unlink()
+    (good / "proof.v").unlink()
     assert status(good) == never
     (empty := tmp_path / "f" / "_build").mkdir(parents=True)
     (empty / "audited.json").write_text("{}")
@@ -150,20 +149,20 @@ def test_rows_of_the_table_say_what_coq_says(monkeypatch: pytest.MonkeyPatch) ->
 
 GOOD = "(* Axiom (* nested *) Admitted. *)\nLemma one : 1 = 1. Proof. reflexivity. Qed.\n"
 PLANTED = {
-    "axiom": ("Axiom two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.", "file.v: Axiom"),
+    "axiom": ("Axiom two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.", "proof.v: Axiom"),
     "variable outside a section": (
         "Variable two : 1 = 2.\nLemma three : 1 = 2. Proof. exact two. Qed.",
-        "assumed: icl.file.two",
+        "assumed: icl.proof.two",
     ),
-    "admitted lemma": ("Lemma two : 1 = 2. Proof. Admitted.", "file.v: Admitted"),
+    "admitted lemma": ("Lemma two : 1 = 2. Proof. Admitted.", "proof.v: Admitted"),
     "guard check off": (
         "Unset Guard Checking.\nFixpoint loop (n : nat) : False := loop n.\n"
         "Lemma two : 1 = 2. Proof. destruct (loop 0). Qed.",
-        "file.v: Guard Checking",
+        "proof.v: Guard Checking",
     ),
     "positivity check off": (
         "Unset Positivity Checking.\nInductive T := C : (T -> nat) -> T.",
-        "file.v: Positivity Checking",
+        "proof.v: Positivity Checking",
     ),
     "property": (
         "Require Import Classical.\nProperty two (P : Prop) : P \\/ ~ P. Proof. exact (classic P). Qed.",
@@ -194,9 +193,9 @@ PLANTED = {
 def build(home: Path, text: str) -> subprocess.CompletedProcess[str]:
     """The project's own Makefile and audit, on one file."""
     shutil.copy(PROOFS / "audit.py", home)
-    make = re.sub(r"^FILES := (?:.*\\\n)*.*", "FILES := file", (PROOFS / "Makefile").read_text(), flags=re.M)
+    make = re.sub(r"^FILES := (?:.*\\\n)*.*", "FILES := proof", (PROOFS / "Makefile").read_text(), flags=re.M)
     (home / "Makefile").write_text(make)
-    (home / "file.v").write_text(text)
+    (home / "proof.v").write_text(text)
     return subprocess.run(
         ["make", "-C", str(home), "audit", f"PYTHON={sys.executable}"], capture_output=True, text=True, check=False
     )
@@ -206,19 +205,19 @@ def test_audit_accepts_what_is_proved(tmp_path: Path) -> None:
     with_coq()
     done = build(tmp_path, GOOD)
     assert done.returncode == 0 and "1 of 1 definitions and statements" in done.stdout, done.stdout + done.stderr
-    assert json.loads((tmp_path / "_build" / "audited.json").read_text()).keys() == {"file.v", "refimpl"}
+    assert json.loads((tmp_path / "_build" / "audited.json").read_text()).keys() == {"proof.v", "refimpl"}
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_audit_rejects_what_is_assumed(name: str, tmp_path: Path) -> None:
     with_coq()
-    text, said = PLANTED[name]
+    text, message = PLANTED[name]
     done = build(tmp_path, GOOD + text + "\n")
-    assert done.returncode != 0 and said in done.stderr, done.stdout + done.stderr
+    assert done.returncode != 0 and message in done.stderr, done.stdout + done.stderr
     assert not (tmp_path / "_build" / "audited.json").exists()
 
 
-@pytest.mark.parametrize("log", ["", "  icl.file.two\n* Constants/Inductives relying on type-in-type: <none>"])
+@pytest.mark.parametrize("log", ["", "  icl.proof.two\n* Constants/Inductives relying on type-in-type: <none>"])
 def test_audit_reads_the_checkers_log(log: str) -> None:
     assert audit.checker(log)
 

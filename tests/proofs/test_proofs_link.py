@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 
 from refimpl import ZeroDenominator
-from refimpl.model import token_wise
+from refimpl.model import transformer
 from tests.helpers import planted, planted_conversions
 from tests.helpers.coq import PROOFS, ROOMS, coqc
 
@@ -34,7 +34,7 @@ instances = load(PROOFS / "instances.py")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with the rooms that the instances stand on, built."""
+    """A folder with the files that the instances stand on, built."""
     if not os.environ.get("REFIMPL_COQ") or shutil.which("coqc") is None:
         pytest.skip(
             "needs Coq (apt install coq libcoq-mathcomp-algebra) and REFIMPL_COQ=1: it takes more than a minute"
@@ -43,11 +43,11 @@ def built(tmp_path_factory):
     (folder / "mathcomp.v").write_text("From mathcomp Require Import all_ssreflect all_algebra.\n", encoding="utf-8")
     if coqc(folder, "mathcomp") is not None:
         pytest.skip("MathComp is not there: apt install libcoq-mathcomp-algebra")
-    for rooms in ROOMS:
-        for room in rooms:
-            shutil.copy(PROOFS / f"{room}.v", folder)
+    for names in ROOMS:
+        for name in names:
+            shutil.copy(PROOFS / f"{name}.v", folder)
         with ThreadPoolExecutor(2) as threads:
-            wrong = dict(zip(rooms, threads.map(lambda room: coqc(folder, room), rooms), strict=True))
+            wrong = dict(zip(names, threads.map(lambda name: coqc(folder, name), names), strict=True))
         assert not any(wrong.values()), wrong
     return folder
 
@@ -92,7 +92,7 @@ def planted_conversion(bug, name):
 
 
 def planted_activation(name):
-    with mock.patch.dict(token_wise.ACTIVATIONS, {"quadratic": (lambda x: x * (2 + x) / 2, "field")}):
+    with mock.patch.dict(transformer.ACTIVATIONS, {"quadratic": (lambda x: x * (2 + x) / 2, "field")}):
         return instances.conversion(f"activation_{name}", instances.CONVERSION[name])
 
 
@@ -178,11 +178,11 @@ TWINS = {
 
 @pytest.mark.parametrize("change", TWINS)
 def test_a_twin_that_is_not_its_definition_is_no_twin(build, change):
-    room, (_, message) = build(change=TWINS[change])
-    assert room == "computable.v" and "syntax" not in message.lower()
+    file, (_, message) = build(change=TWINS[change])
+    assert file == "computable.v" and "syntax" not in message.lower()
 
 
 def test_a_definition_changed_with_its_twin_breaks_the_instances(build):
     """All theorems hold of x (2 + x) / 2 too; but Python computes something else."""
-    room, (_, message) = build(conversion("no_positions"), change=("x * (2%:R + x) / 4%:R", "x * (2%:R + x) / 2%:R"))
-    assert room == "some.v" and "tactic" in message
+    file, (_, message) = build(conversion("no_positions"), change=("x * (2%:R + x) / 4%:R", "x * (2%:R + x) / 2%:R"))
+    assert file == "some.v" and "tactic" in message

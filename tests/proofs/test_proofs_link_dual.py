@@ -20,12 +20,12 @@ MORE = ("gradient", "von_oswald", "dual", "computable_dual")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with the rooms that the instances stand on, built."""
+    """A folder with the files that the instances stand on, built."""
     with_coq()
     folder = tmp_path_factory.mktemp("proofs")
-    for room in (*(room for rooms in ROOMS for room in rooms), *MORE):
-        shutil.copy(PROOFS / f"{room}.v", folder)
-        assert coqc(folder, room) is None
+    for name in (*(name for names in ROOMS for name in names), *MORE):
+        shutil.copy(PROOFS / f"{name}.v", folder)
+        assert coqc(folder, name) is None
     return folder
 
 

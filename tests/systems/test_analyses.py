@@ -198,7 +198,9 @@ def sound(x: SystemArray, truth: SystemArray) -> bool:
 
 
 def uncertain(numbers: RunningError, seed: int, low: int, high: int) -> tuple[SystemArray, SystemArray]:
-    """3×3 numbers of sizes 2^low to 2^high with errors of many sizes, and true numbers anywhere within those."""
+    """3×3 numbers of sizes 2^low to 2^high with errors of many sizes, and true numbers anywhere
+    within those.
+    """
     rng, shape = np.random.default_rng(seed), (3, 3)
     value = (rng.uniform(-1, 1, shape) * 2.0 ** rng.integers(low, high, shape)).astype(numbers.dtypes[0])
     error = np.abs(value.astype(np.float64)) * 2.0 ** rng.integers(-60, 2, shape) * rng.integers(0, 2, shape)
@@ -250,7 +252,8 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
 # v, and another execution, on x'
 # anywhere within e of V, rounding by at most u (functions: LIBM u) in either direction at every
 # operation, ends within the new error.
-# With errors as large as the numbers, second-order terms count. The extremes are at the ends of the intervals.
+# With errors as large as the numbers, second-order terms count. The extremes are at the ends of the
+# intervals.
 
 WIDE = [
     (3, 1),
@@ -306,7 +309,9 @@ def test_running_error_holds_for_every_execution(dtype, name):
 @running
 @pytest.mark.parametrize("name", ["exp", "log", "sqrt", "cos", "sin", "tanh"])
 def test_running_error_of_functions_holds_for_every_execution(dtype, name):
-    """The truth has 80 digits; its own rounding is far below the 2^-40 that every error is rounded up by."""
+    """The truth has 80 digits; its own rounding is far below the 2^-40 that every error is rounded
+    up by.
+    """
     numbers, u = RunningError(dtype), LIBM * Fraction(RunningError(dtype).u)
 
     def f(x: Fraction) -> Fraction:
@@ -391,7 +396,9 @@ def test_running_errors_know_what_they_do_not_know(dtype):
 
 
 def test_running_error_of_bfloat16_bounds_numbers_rounded_to_it():
-    """ml_dtypes rounds each result to bfloat16, this analysis none of them: both are executions of one model."""
+    """ml_dtypes rounds each result to bfloat16, this analysis none of them: both are executions of
+    one model.
+    """
     numbers = RunningError("bfloat16")
     assert numbers.u == float(ri.unit_roundoff("bfloat16")) and numbers.largest == float(
         ml_dtypes.finfo("bfloat16").max
@@ -417,7 +424,8 @@ def test_running_errors_where_results_vanish():
     )
     least = numbers.wrap(([2.0**-1074], [0.0]))
     half = least / 2
-    assert floats(half) == 0 and numbers.error(half)[0] >= 2.0**-1074  # off by 2^-1075, which has no float64
+    # off by 2^-1075, which has no float64
+    assert floats(half) == 0 and numbers.error(half)[0] >= 2.0**-1074
     assert numbers.error(numbers.convert([Fraction(1, 2**1076)]))[0] > 0
 
 
@@ -463,10 +471,11 @@ def test_running_error_of_attention_is_sound_and_not_vacuous(dtype, form):
     )  # a long text is beyond what 8 bits can tell
     arrays = [numbers.random((n, d), seed) for seed in (1, 2, 3)]
     rope = [ri.Rope(ri.angle_table(s, d), "half", "after") for s in (numbers, TRUTH)]
-    o, _ = form(*arrays, kernel=ri.Kernel("elu+1", rope=rope[0]))
-    truth, _ = ri.linear_attention(*(TRUTH.convert(x) for x in arrays), kernel=ri.Kernel("elu+1", rope=rope[1]))
+    o, _ = form(*arrays, ri.Kernel("elu+1", rope=rope[0]))
+    truth, _ = ri.linear_attention(*(TRUTH.convert(x) for x in arrays), ri.Kernel("elu+1", rope=rope[1]))
     assert sound(o, truth)
-    assert np.all(numbers.error(o).max(axis=-1) < np.abs(floats(truth)).max(axis=-1))  # else VACUOUS
+    # else VACUOUS
+    assert np.all(numbers.error(o).max(axis=-1) < np.abs(floats(truth)).max(axis=-1))
 
 
 def test_running_errors_compare_with_care():
@@ -517,7 +526,8 @@ EXPRESSIONS = {
     "(x/y)/(1/y)": (lambda x, y: (x / y) / (1 / y), (1, 0), True),
     "x/2y + 1/(−y)": (lambda x, y: x / (2 * y) + 1 / -y, (1, 1), True),  # up to a constant
     "x/y + 1/(y+0x)": (lambda x, y: x / y + 1 / (y + 0 * x), (1, 1), True),
-    "x/yy + y/yy": (lambda x, y: x / (y * y) + y / (y * y), (3, 4), False),  # that two entries are equal is not seen
+    # that two entries are equal is not seen
+    "x/yy + y/yy": (lambda x, y: x / (y * y) + y / (y * y), (3, 4), False),
     "xy − yx": (lambda x, y: x * y - y * x, (2, 0), False),
     "0x": (lambda x, y: 0 * x + y * 0, (-math.inf, 0), False),
 }
@@ -537,14 +547,14 @@ def test_degrees_bound_what_a_random_line_shows(name):
 def test_degrees_of_linear_attention(form, normalise):
     numbers = Degrees()
     shapes = ((3, 2), (3, 2), (3, 1))
-    o, state = form(*(numbers.variables(s) for s in shapes), kernel=ri.Kernel(normalise=normalise))
+    o, state = form(*(numbers.variables(s) for s in shapes), ri.Kernel(normalise=normalise))
     assert (
         numbers.worst(o) == ((3, 2) if normalise else (3, 0))
         and numbers.worst(state.S) == (2, 0)
         and numbers.worst(state.z) == (1, 0)
     )
     assert tuple(
-        part.max() for part in restrict(lambda *x: form(*x, kernel=ri.Kernel(normalise=normalise))[0], shapes)
+        part.max() for part in restrict(lambda *x: form(*x, ri.Kernel(normalise=normalise))[0], shapes)
     ) == numbers.worst(o)
 
 
@@ -598,7 +608,7 @@ def test_attention_depends_on_exactly_what_it_may_see(form, mask, phi):
     rope = ri.Rope(ri.angle_table(numbers, 2))
     reach = n if mask == "full" else 0 if mask == "causal" else mask
     for normalise, turn in ((True, None), (False, rope)):
-        o, state = form(q, k, v, kernel=ri.Kernel(phi, rope=turn, normalise=normalise), mask=mask)
+        o, state = form(q, k, v, ri.Kernel(phi, rope=turn, normalise=normalise), mask=mask)
         assert seen(numbers, o) == [set(range(max(t + 1, reach))) for t in range(n)]
         assert set.union(*numbers.sets(state.S).ravel()) == set(range(n))
 
@@ -610,13 +620,14 @@ def test_a_leak_from_the_future_is_seen():
     def leaky(x):
         return numbers.exp(x - numbers.max(x, axis=-2, keepdims=True))
 
-    o, _ = ri.linear_attention(q, k, v, kernel=ri.Kernel((ri.feature_maps.identity, leaky)))
+    o, _ = ri.linear_attention(q, k, v, ri.Kernel((ri.feature_maps.identity, leaky)))
     assert seen(numbers, o) == [{0, 1, 2, 3}] * 4
 
 
 def test_dependencies_by_hand():
     numbers = Dependencies()
-    a, b, c = (numbers.tokens((1, 1), [label])[0, 0] for label in (0, 63, 64))  # bits beyond a machine integer
+    # bits beyond a machine integer
+    a, b, c = (numbers.tokens((1, 1), [label])[0, 0] for label in (0, 63, 64))
     for got, want in [
         (a + b, {0, 63}),
         (a * c, {0, 64}),
@@ -703,12 +714,10 @@ def test_gradients_of_attention_are_exact(form):
     scores = QQ.where(np.tri(n, dtype=bool), q @ QQ.matrix_transpose(k), 0)
     weights = scores / QQ.sum(scores, axis=-1, keepdims=True)
     assert numbers.tangent(o)[:, 0].tolist() == weights[:, s].tolist() and (numbers.tangent(o)[:, 1] == 0).all()
-    # Unnormalised, the output is linear in q: its difference quotient is its derivative, at any distance.
-    o, _ = form(numbers.join(q, e), still[1], still[2], kernel=ri.Kernel(normalise=False))
-    quotient = (
-        form(q + 5 * e, k, v, kernel=ri.Kernel(normalise=False))[0]
-        - form(q, k, v, kernel=ri.Kernel(normalise=False))[0]
-    ) / 5
+    # Unnormalised, the output is linear in q: its difference quotient is its derivative, at any
+    # distance.
+    o, _ = form(numbers.join(q, e), still[1], still[2], ri.Kernel(normalise=False))
+    quotient = (form(q + 5 * e, k, v, ri.Kernel(normalise=False))[0] - form(q, k, v, ri.Kernel(normalise=False))[0]) / 5
     assert QQ.equal(numbers.tangent(o), quotient) and (quotient[s] != 0).any()
 
 

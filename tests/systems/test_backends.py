@@ -1,4 +1,6 @@
-"""The core is written against the array API alone: it runs on other libraries and keeps their dtype and device."""
+"""The core is written against the array API alone: it runs on other libraries and keeps their dtype
+and device.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ backends = pytest.mark.parametrize("backend", BACKENDS)
 @backends
 @given(data=st.data())
 def test_exact_probes_on_every_backend(backend, data):
-    """The same numbers, with ==, in every library and dtype; dtype and device stay what they were."""
+    """The same numbers, with ==, in every library and dtype; dtype and device do not change."""
     system, form = BACKENDS[backend](), data.draw(st.sampled_from(FORMS))
     if "jax" in backend:  # compiles every operation for every shape: one shape, many options
         n, r, m, heads = 5, 4, 3, 2
@@ -50,9 +52,9 @@ def test_floats_within_bound_on_every_backend(backend, phi):
     system = BACKENDS[backend]()
     q, k, v = (system.random((2, 7, w), i) for i, w in enumerate((4, 4, 3)))
     rope = ri.Rope(ri.angle_table(q, 4), "interleaved")
-    exact, bound = ri.exact_with_bound(q, k, v, kernel=ri.Kernel(phi, rope=rope), u=ri.unit_roundoff(system.dtype))
+    exact, bound = ri.exact_with_bound(q, k, v, ri.Kernel(phi, rope=rope), u=ri.unit_roundoff(system.dtype))
     for form in FORMS:
-        o, _ = form(q, k, v, kernel=ri.Kernel(phi, rope=rope))
+        o, _ = form(q, k, v, ri.Kernel(phi, rope=rope))
         judgement = ri.judge(o, exact, bound)
         assert kept(system, o)
         assert judgement.verdict == "WITHIN BOUND", judgement
@@ -74,11 +76,11 @@ def test_every_room_runs_on_every_backend(backend):
     ):
         assert kept(system, phi(q))
     rope = ri.Rope(ri.angle_table(system, 4), "half", "before")
-    state = ri.state.absorb(ri.state.no_text(v, 4, 3, lead=(2,)), k, v, kernel=ri.Kernel(rope=rope))
+    state = ri.state.absorb(ri.state.no_text(v, 4, 3, lead=(2,)), k, v, ri.Kernel(rope=rope))
     for s in (
-        ri.state.shift(state, -5, kernel=ri.Kernel(ri.feature_maps.identity, rope=rope)),
+        ri.state.shift(state, -5, ri.Kernel(ri.feature_maps.identity, rope=rope)),
         ri.state.scale(state, 2),
-        ri.state.join(state, state, kernel=ri.Kernel(rope=rope), origin=state.position),
+        ri.state.join(state, state, ri.Kernel(rope=rope), origin=state.position),
     ):
         assert kept(system, s.S) and kept(system, s.z)
     keep = system.xp.arange(5, device=system.device) > 0
@@ -166,9 +168,9 @@ def test_torch_meta_has_shapes_without_values(problem):
     ]
     arrays = [torch.zeros(shape, device="meta") for shape in shapes]
     for form in FORMS:
-        o, end = form(*arrays, kernel=ri.Kernel(normalise=problem.normalise), mask=problem.mask)
+        o, end = form(*arrays, ri.Kernel(normalise=problem.normalise), mask=problem.mask)
         want, state = form(
-            *(np.ones(shape) for shape in shapes), kernel=ri.Kernel(normalise=problem.normalise), mask=problem.mask
+            *(np.ones(shape) for shape in shapes), ri.Kernel(normalise=problem.normalise), mask=problem.mask
         )
         assert o.device.type == "meta" and tuple(o.shape) == want.shape and tuple(end.S.shape) == state.S.shape
 
@@ -207,7 +209,7 @@ def test_torch_gradients_flow():
     torch = pytest.importorskip("torch")
     q, k, v = (torch.rand((2, 4, 3), dtype=torch.float64, requires_grad=True) for _ in range(3))
     assert torch.autograd.gradcheck(
-        lambda *x: ri.linear_attention_chunked(*x, kernel=ri.Kernel("elu+1"), chunk=2)[0], (q, k, v)
+        lambda *x: ri.linear_attention_chunked(*x, ri.Kernel("elu+1"), chunk=2)[0], (q, k, v)
     )
 
 

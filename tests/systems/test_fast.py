@@ -67,7 +67,8 @@ def test_never_surely_finite_with_one_bad_entry(system, bad, lead, n, m, seed, o
 def test_surely_finite():
     x = np.ones((2, 80, 64), dtype=np.float32)
     assert surely_finite(x) and surely_finite(x[:, :0]) and surely_finite(x[:, :, 1:3]) and surely_finite(x[0, 0])
-    assert not surely_finite(x * np.float32(2e38))  # it is finite, but that takes longer to find out
+    # it is finite, but that takes longer to find out
+    assert not surely_finite(x * np.float32(2e38))
     assert surely_finite(x[0, :1] * np.float32(2e38)) and not surely_finite(QQ.ones((2, 2)))
 
 

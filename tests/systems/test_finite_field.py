@@ -61,9 +61,11 @@ def right(p, x, y):
 
 
 def worst(p, k):
-    """Rows (kinds, k) that add up without cancelling, largest as residues, as balanced residues and as digits.
+    """Rows (kinds, k) that add up without cancelling, largest as residues, as balanced residues and
+    as digits.
 
-    The last six are a little less here and there: sums of multiples of a power of 2 would be exact beyond 2⁵³ too.
+    The last six are a little less here and there: sums of multiples of a power of 2 would be exact
+    beyond 2⁵³ too.
     """
     way, less = plan(p, k), np.random.default_rng(k).integers(0, 4, (6, k))
     half, places = 1 << (way.bits - 1), range(0, way.bits * (way.left - 1), way.bits)
@@ -195,7 +197,9 @@ some_prime = st.sampled_from(
 
 @st.composite
 def layouts(draw, shape, p, seed):
-    """An array of that shape whose memory is in any order: transposed, with gaps, backwards, or broadcast."""
+    """An array of that shape whose memory is in any order: transposed, with gaps, backwards, or
+    broadcast.
+    """
     kind = draw(st.sampled_from(["plain", "transposed", "gaps", "backwards", "moved", "broadcast"]))
     random = np.random.default_rng(seed)
     if kind == "transposed":
@@ -228,7 +232,9 @@ def test_shapes_and_layouts(p, M, K, N, leads, data):
 @pytest.mark.parametrize("p", [2097143, prime(2**23), 2**31 - 1, 2**61 - 1])
 @pytest.mark.parametrize("lead", [((), ()), ((3,), ()), ((), (3,)), ((2, 1), (1, 3))])
 def test_large_matrices_one_by_one(p, lead):
-    """Those that are taken out of a batch are right: x (y c) = (x y) c for a random c, but for one in p (Freivalds)."""
+    """Those that are taken out of a batch are right: x (y c) = (x y) c for a random c, but for one
+    in p (Freivalds).
+    """
     x, y = (
         np.random.default_rng(1).integers(0, p, (*lead[0], 190, 180)),
         np.random.default_rng(2).integers(0, p, (*lead[1], 180, 185)),
@@ -285,7 +291,8 @@ def test_large_operands_in_any_order_of_memory(p, order):
         (b * c, Y * Z),
     ):
         assert np.array_equal(got.planes[0], want % p)
-    assert np.array_equal(x, kept[0]) and np.array_equal(y, kept[1])  # only what is fresh is changed in place
+    # only what is fresh is changed in place
+    assert np.array_equal(x, kept[0]) and np.array_equal(y, kept[1])
 
 
 # Inversion

@@ -77,7 +77,8 @@ def test_mpmath_angles_are_right_at_any_position(position):
         MP(digits).angles([(Fraction(10000), Fraction(-1, 3)), (Fraction(1), Fraction(1))], [position])
         for digits in (15, 60)
     )
-    # The angle is good to 2^-8 of the last place, cos and sin add one unit: 2·2^-prec of numbers up to 1.
+    # The angle is good to 2^-8 of the last place, cos and sin add one unit: 2·2^-prec of numbers up
+    # to 1.
     for a, b in zip(low, high, strict=True):
         assert np.all(abs(fractions(a, "test") - fractions(b, "test")) <= Fraction(2, 2 ** MP(15).ctx.prec))
 
@@ -120,7 +121,8 @@ def test_balls_contain_what_they_compute(maker, digits, seed):
         # Sizes stay below 98, one division by at least 1/56 turns on them; at most 4 roundings, of
         # 2 units of 10^-digits each.
         assert numbers.radius(got) <= 56 * 98 * 8 * 10.0**-digits
-    for name in ("exp", "cos", "sin", "sqrt"):  # of multiples of 1/8, which every precision holds exactly
+    # of multiples of 1/8, which every precision holds exactly
+    for name in ("exp", "cos", "sin", "sqrt"):
         z = QQ.abs(x) if name == "sqrt" else x
         assert contains(numbers, getattr(numbers, name)(numbers.convert(z)), getattr(high, name)(high.convert(z)))
 
@@ -173,7 +175,8 @@ def test_balls_around_zero(maker):
     assert (third == Fraction(1, 3)).all() and (third != Fraction(1, 3) + Fraction(1, 10**15)).all()
     everything = 1 / around
     assert not numbers.isfinite(everything).any() and numbers.radius(everything) == math.inf
-    assert (everything == 5).all() and numbers.equal(everything, third)  # nothing is excluded: only the radius tells
+    # nothing is excluded: only the radius tells
+    assert (everything == 5).all() and numbers.equal(everything, third)
     assert not numbers.isfinite(numbers.sqrt(around)).any()
     assert numbers.radius(numbers.exp(around * 10**26)) == math.inf  # beyond float64
     assert not numbers.isfinite(numbers.maximum(everything, third)).any()
@@ -236,8 +239,10 @@ def test_float_handles(library, dtype):
     x = numbers.convert([[tie, tie + Fraction(1, 10**40), Fraction(1, 3)]])
     assert system_of(x) == numbers and Float.of(x) == numbers and x.shape == (1, 3) and numbers.kind == dtype
     got = [Fraction(v) for v in floats(x)[0]]
-    assert got[0] == 1 and got[1] == 2 * tie - 1  # a tie goes to even; a little more, even 10^-40 more, goes up
-    assert abs(got[2] - Fraction(1, 3)) <= abs(tie - 1) / 4  # within half of the spacing between 1/4 and 1/2
+    # a tie goes to even; a little more, even 10^-40 more, goes up
+    assert got[0] == 1 and got[1] == 2 * tie - 1
+    # within half of the spacing between 1/4 and 1/2
+    assert abs(got[2] - Fraction(1, 3)) <= abs(tie - 1) / 4
     assert numbers.equal(x, x) and not numbers.equal(x, x + x) and not numbers.equal(x, x[0, ...])
     a, b = numbers.random((5,), 1), numbers.random((5,), 1)
     assert numbers.equal(a, b) and not numbers.equal(a, numbers.random((5,), 2))

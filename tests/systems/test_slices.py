@@ -33,12 +33,15 @@ def objects(values: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 @st.composite
 def factors(draw: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays of integers with a matrix product; numbers enough to see entries mixed up, drawn from few."""
+    """Two arrays of integers with a matrix product; numbers enough to see entries mixed up, drawn
+    from few.
+    """
     m, K, n = (draw(st.sampled_from([1, 2, 3, 5, 8])) for _ in range(3))
     left, right = draw(st.sampled_from(LEADS))
     pool, rng = draw(st.lists(INTEGERS, min_size=1, max_size=6)), np.random.default_rng(draw(st.integers(0, 99)))
     shapes = (*left, m, K), (*right, K, n)
-    return tuple(objects([pool[i] for i in rng.integers(0, len(pool), math.prod(s))], s) for s in shapes)  # type: ignore[return-value]
+    # type: ignore[return-value]
+    return tuple(objects([pool[i] for i in rng.integers(0, len(pool), math.prod(s))], s) for s in shapes)
 
 
 def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -335,7 +338,7 @@ def test_a_product_does_not_touch_the_context(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_sums_over_many_orders_of_magnitude() -> None:
-    """Up to 2¹⁶ bits nothing is lost on the way; beyond that, what is small beside the sum so far."""
+    """Up to 2¹⁶ bits nothing is lost; beyond that, what is small beside the sum so far."""
     for bits, want in ((2**13, 1), (2**16 - 100, 1), (2**17, 0)):
         x = MP(15).convert([[1, 2**bits, -(2**bits)]])
         assert float((x @ MP(15).ones((3, 1))).planes[0][0, 0]) == want

@@ -1,4 +1,4 @@
-"""The number systems against plain Python: every namespace function, conversion, and every refusal."""
+"""The number systems against plain Python: every namespace function, conversion and refusal."""
 
 from __future__ import annotations
 
@@ -55,12 +55,16 @@ exactly = pytest.mark.parametrize("numbers", EXACT, ids=repr)
 
 
 def plain(numbers: ArraySystem, x: SystemArray) -> np.ndarray:
-    """The entries as Python numbers: integers modulo p, or rationals (of balls and mpmath: their midpoints)."""
+    """The entries as Python numbers: integers modulo p, or rationals (of balls and mpmath: their
+    midpoints).
+    """
     return x.planes[0].astype(object) if hasattr(numbers, "p") else fractions(x, "test")
 
 
 def agrees(numbers: ArraySystem, got: SystemArray, want: Any) -> bool:
-    """Equal to a computation by plain Python integers or fractions; up to rounding in mpmath, contained in balls."""
+    """Equal to a computation by plain Python integers or fractions; up to rounding in mpmath,
+    contained in balls.
+    """
     want = np.asarray(want, dtype=object)
     if got.shape != want.shape:
         return False
@@ -148,7 +152,8 @@ def test_names_and_system_by_name():
     ]:
         with says(ValueError, message):
             system(name)
-    with pytest.raises(ValueError, match=r"mpmath, rounded, got 'xyzzy'$"):  # nothing is similar to it
+    # nothing is similar to it
+    with pytest.raises(ValueError, match=r"mpmath, rounded, got 'xyzzy'$"):
         system("xyzzy")
 
 
@@ -318,7 +323,7 @@ def test_a_newcomer_adds_a_system_in_one_file():
     assert i * i == -1 and (i != 1).all()
     for mask, normalise in itertools.product(("causal", "full", 2), (True, False)):
         (a, s), (b, t) = (
-            form(q, k, v, kernel=ri.Kernel(normalise=normalise), mask=mask, **own)
+            form(q, k, v, ri.Kernel(normalise=normalise), mask=mask, **own)
             for form, own in ((ri.linear_attention, {}), (ri.linear_attention_chunked, {"chunk": 2}))
         )
         assert numbers.equal(a, b) and numbers.equal(s.S, t.S) and numbers.equal(s.z, t.z)
@@ -346,7 +351,8 @@ def test_floats_convert_exactly(dtype):
 
 
 def test_integers_convert_exactly_whatever_numpy_would_make_of_them():
-    assert QQ.convert([2**63 + 1, -1]).tolist() == [2**63 + 1, -1]  # np.asarray rounds both of these lists to float64
+    # np.asarray rounds both of these lists to float64
+    assert QQ.convert([2**63 + 1, -1]).tolist() == [2**63 + 1, -1]
     assert QQ.convert([2**53 + 1, 0.5]).tolist() == [2**53 + 1, Fraction(1, 2)]
     assert QQ.convert(((1, Fraction(1, 3)), (True, 10**40))).tolist() == [[1, Fraction(1, 3)], [1, 10**40]]
     x = QQ.convert([np.int64(2**62), np.uint8(200)])
@@ -713,7 +719,9 @@ def test_powers_and_comparisons():
 @pytest.mark.parametrize("name", ["log", "tanh"])
 @given(seed=SEEDS)
 def test_log_and_tanh_in_every_real_system(name, seed):
-    """Balls enclose what mpmath finds with 80 digits; the running error bounds it; dual numbers have its slope."""
+    """Balls enclose what mpmath finds with 80 digits; the running error bounds it; dual numbers
+    have its slope.
+    """
     oracle = MP(80)
     x = 2 + oracle.random((3,), seed)
     truth = fractions(getattr(oracle, name)(x), "test")

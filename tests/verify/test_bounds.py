@@ -40,7 +40,8 @@ def test_the_bound_by_hand():
 @pytest.mark.parametrize("points", [("elementwise", "sums"), ("elementwise", "sums", "partial")])
 @given(seed=st.integers(0, 999), n=st.integers(1, 9), normalise=st.booleans(), signed=st.booleans())
 def test_low_precision_stays_within_the_bound(points, seed, n, normalise, signed):
-    """bfloat16 with wide or narrow accumulators: the bound holds. Where nothing cancels it says something in every row.
+    """bfloat16 with wide or narrow accumulators: the bound holds. Where nothing cancels it says
+    something in every row.
 
     If features and values are positive, A_num = num and A_den = den, so the bound is (2γ + u)|o|/(1
     − γ) < |o| while 3γ + u < 1;
@@ -90,7 +91,8 @@ def test_where_vacuous_begins():
         for bound in ([most, 0.25, 0.25], [0.25, 0.25, most]):  # wherever in the row it stands
             judgement = ri.judge(got, exact, np.array([bound]))
             assert (judgement.verdict, judgement.vacuous, judgement.rows) == (verdict, int(verdict == "VACUOUS"), 1)
-    two = QQ.convert([[1, -2, 0], [4, 0, 0]])  # each row has its own size, and one that says something is enough
+    # each row has its own size, and one that says something is enough
+    two = QQ.convert([[1, -2, 0], [4, 0, 0]])
     judgement = ri.judge(np.concatenate([got, [[4.0, 0.0, 0.0]]]), two, np.full((2, 3), 2.0))
     assert (judgement.verdict, judgement.vacuous, judgement.rows) == ("WITHIN BOUND", 1, 2)
 

@@ -1,6 +1,5 @@
-"""A certificate can be repeated, and says so when something else comes out.
-
-A failure comes with its smallest instance.
+"""A certificate can be repeated, and says so when something else comes out; a failure comes with
+its smallest instance.
 """
 
 import json
@@ -154,8 +153,8 @@ def test_smaller_cases_are_valid_and_end():
             assert smaller != case and smaller.valid()
 
 
-def drops_the_state(q, k, v, *, state=None, **options):
-    return ri.linear_attention_recurrent(q, k, v, state=None, **options)
+def drops_the_state(q, k, v, kernel, *, state=None, **options):
+    return ri.linear_attention_recurrent(q, k, v, kernel, state=None, **options)
 
 
 BROKEN = replace(REFIMPL, linear_attention_recurrent=drops_the_state)
@@ -171,7 +170,7 @@ def test_a_case_that_does_not_fail_stays_as_it_is():
 
 
 def test_the_smallest_failing_model_is_found():
-    from planted_conversions import BUGS
+    from tests.helpers.planted_conversions import BUGS
 
     broken = replace(REFIMPL, convert=BUGS["unshifted"].wrong)
     (result,) = verify(["iclca"], [ri.GF(2**61 - 1)], implementation=broken)
@@ -180,6 +179,15 @@ def test_the_smallest_failing_model_is_found():
     case = case_from_json(row["cases"][0])
     assert case == ModelCase(1, 1, width=1, rope=("half", "after", 2), chunk=1) and row["verdict"] == "FAIL"
     assert [len(x) for x in data["drawn"]] and all(isinstance(x, list) for x in data["drawn"])
+
+
+def test_a_failure_does_not_take_the_place_of_a_folder(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    use_implementation(monkeypatch, BROKEN)
+    (tmp_path / "refimpl-failure-recurrent_eq_sum-Q.json").mkdir()
+    assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 2
+    words = "cannot write refimpl-failure-recurrent_eq_sum-Q.json: not a regular file"
+    assert capsys.readouterr().err == f"refimpl: verify: {words}\n"
 
 
 def test_a_failure_is_saved_and_replayed_by_the_printed_command(monkeypatch, tmp_path, capsys):

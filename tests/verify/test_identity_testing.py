@@ -173,7 +173,9 @@ def test_degrees_of_programs_are_bounds(steps):
 
 
 def enumerate_all(f, variables, p):
-    """Of all points of GF(p): how many can be run, and at how many of these the two entries of f agree."""
+    """Of all points of GF(p): how many can be run, and at how many of these the two entries of f
+    agree.
+    """
     field, run, agree = GF(p), 0, 0
     for point in itertools.product(range(p), repeat=variables):
         try:
@@ -243,7 +245,8 @@ def test_delta_and_divisors_of_two_forms():
     )
     assert (degree(left, right), numbers.divided) == (3, 0)
     left, right = (form(q, k, v)[0] for form in (ri.linear_attention_chunked, ri.linear_attention))
-    assert (degree(left, right), numbers.divided) == (3 + 2, 2 * 3 * 2)  # that their denominators are equal is not seen
+    # that their denominators are equal is not seen
+    assert (degree(left, right), numbers.divided) == (3 + 2, 2 * 3 * 2)
     assert degree(right, right * right) == 3 + 3  # here it is
     assert (
         degree(numbers.convert([0, 5]), numbers.convert([0, 7]))

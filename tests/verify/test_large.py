@@ -17,7 +17,7 @@ from refimpl.verify.check import Draws, check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.theorems.large import GPT2_SMALL, shape
 
-BENCHMARK = Path(__file__).parent / "benchmarks" / "conversion.py"
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "conversion.py"
 SMALL = shape(layers=2, heads=2, width=8, prompt=6, text=3)
 
 

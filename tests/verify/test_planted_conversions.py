@@ -1,6 +1,5 @@
-"""Verify can fail.
-
-Every planted bug in the conversion path turns the right rows red, in exact numbers and in floats.
+"""Verify can fail: every planted bug in the conversion path turns the right rows red, in exact
+numbers and in floats.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def test_rounding_too_much_is_seen_against_the_oracle():
 
 @pytest.mark.parametrize("system", [ri.QQ, ri.GF(2**61 - 1), ri.Float()], ids=["Q", "GF", "float64"])
 def test_joining_without_a_shift_turns_the_row_red(system):
-    wrong = replace(REFIMPL, join=lambda a, b, **options: ri.State(a.S + b.S, a.z + b.z, -options["origin"]))
+    wrong = replace(REFIMPL, join=lambda a, b, kernel, *, origin: ri.State(a.S + b.S, a.z + b.z, -origin))
     (result,) = verify(["iclca_join"], [system], implementation=wrong)
     assert result.verdict == "FAIL" and " instead of " in result.evidence
 
@@ -67,9 +66,9 @@ def test_zero_denominators_are_no_place_to_hide(system):
 def test_the_prompted_side_is_the_definition_over_all_positions():
     seen = []
 
-    def recording(q, k, v, **options):
+    def recording(q, k, v, kernel, **options):
         seen.append(q.shape[-2])
-        return ri.linear_attention(q, k, v, **options)
+        return ri.linear_attention(q, k, v, kernel, **options)
 
     watched = replace(REFIMPL, linear_attention=recording)
     assert verify(["iclca"], [ri.QQ], implementation=watched)[0].verdict == "EXACT"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,9 @@ FORMATS = {"bfloat16": Rounded("bfloat16"), "float16": Float("numpy", "float16")
 @settings(max_examples=8)
 @given(data=st.data())
 def test_no_partial_sum_can_round(name, data):
-    """Integers whose sums of absolute values stay within 2^p, in S, z, num, den; power-of-two denominators."""
+    """Integers whose sums of absolute values stay within 2^p, in S, z, num, den; power-of-two
+    denominators.
+    """
     limit = 1 / ri.unit_roundoff(name)
     n, r, m = (data.draw(st.integers(*ends)) for ends in ((0, 80), (1, 4), (1, 2)))
     mask, seed, start = (
@@ -63,7 +67,8 @@ def test_mismatch_says_where():
 def test_a_probe_tells_the_layouts_apart(layout):
     other = {"half": "interleaved", "interleaved": "half"}[layout]
     probe = ri.exact_probe(Float(), n=7, r=4, m=3, layout=layout, seed=1)
-    options = probe.options | {"rope": ri.Rope(probe.options["rope"].table, other)}
+    kernel = probe.options["kernel"]
+    options = probe.options | {"kernel": replace(kernel, rope=ri.Rope(kernel.rope.table, other))}
     assert probe.mismatch(ri.linear_attention(probe.q, probe.k, probe.v, **options)[0]) is not None
 
 

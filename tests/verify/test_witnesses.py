@@ -132,10 +132,7 @@ def test_the_adder_adds():
 
 
 def test_convert_refuses_what_the_witness_does_by_hand():
-    with says(
-        NotDefined,
-        "convert: absolute positions cannot start again at 0 after a prompt; pass restart=False to let them go on",
-    ):
+    with says(NotDefined, "convert: absolute positions cannot start again after a prompt; pass restart=False"):
         convert(adder(QQ, 1, positions=(0, 1, 2)), text(QQ, 5))
 
 

@@ -21,11 +21,12 @@ from ...errors import brief
 from ...model.attention_layers import Config
 from ...model.transformer import Model
 from ...systems import System
-from ..disk import PathLike, is_shape, read_object
+from ..disk import PathLike, is_shape, located, read_object
 from ..safetensors import read_safetensors
 from .reading import Format, Settings, Tensors
 
 LARGEST_NANO = 2**28  # bytes of a model in JSON
+EMBEDDINGS = {"wte.weight", "transformer.wte.weight"}
 BUFFERS = (".attn.bias", ".attn.masked_bias")  # the causal mask, which is no weight
 
 
@@ -41,13 +42,12 @@ def read_gpt2(path: PathLike, *, system: System) -> Model:
     settings.check_one_of("model_type", "gpt2")
     settings.check_one_of("activation_function", "gelu_new", "gelu_pytorch_tanh")  # two names of one function
     settings.check_one_of("scale_attn_weights", True)
-    settings.check_one_of("scale_attn_by_inverse_layer_idx", False)
-    settings.check_one_of("add_cross_attention", False)
+    for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        settings.check_one_of(key, False)
     width = tensors.shape("wte.weight", 2)[1]
     if settings.get("n_head", None) is None and width % 64:
-        raise ValueError(
-            f"{who}: {path}: the width must be a multiple of 64, or {beside} must have `n_head`, got a width of {width}"
-        )
+        wanted = f"the width must be a multiple of 64, or {beside} must have `n_head`"
+        raise ValueError(f"{tensors.about}: {wanted}, got a width of {width}")
     head, embedding = "lm_head.weight", "wte.weight"
     if head in tensors and (tensors.equal(head, embedding) or settings.boolean("tie_word_embeddings", False)):
         tensors.remove_tied(head, embedding, beside)
@@ -85,11 +85,10 @@ def read_arrays(path: PathLike) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     config = found.pop("config", None)
     if not isinstance(config, dict):
         raise ValueError(f"read_nano: {path}: `config` must be an object of llm-viz's JSON, got {brief(config)}")
-    return config, {name: decode(f"read_nano: {path}: tensor {name[:200]!r}", x) for name, x in found.items()}
+    return config, {name: decode_array(f"read_nano: {path}: tensor {name[:200]!r}", x) for name, x in found.items()}
 
 
-def decode(about: str, info: Any) -> np.ndarray:
-    """One array."""
+def decode_array(about: str, info: Any) -> np.ndarray:
     if not isinstance(info, dict) or set(info) != {"shape", "dtype", "data"}:
         raise ValueError(f"{about} must have shape, dtype, data and nothing else, got {brief(info)}")
     shape, data = info["shape"], info["data"]
@@ -101,10 +100,8 @@ def decode(about: str, info: Any) -> np.ndarray:
         numbers = base64.b64decode(data, validate=True)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{about} must have its data in base64, got {brief(data)}: {error}") from error
-    if len(numbers) != 4 * math.prod(shape):
-        raise ValueError(
-            f"{about} must have {4 * math.prod(shape)} bytes for float32 of shape {shape}, got {len(numbers)}"
-        )
+    if len(numbers) != (needed := 4 * math.prod(shape)):
+        raise ValueError(f"{about} must have {needed} bytes for float32 of shape {shape}, got {len(numbers)}")
     return np.frombuffer(numbers, "<f4").reshape(shape)
 
 
@@ -142,14 +139,12 @@ def gpt2(tensors: Tensors, settings: Settings, heads: int, epsilon: Fraction, ou
     weights["embedding"] = tensors.take("wte.weight", vocabulary, width)
     d = width // heads
     sizes: dict[str, Any] = {"hidden": hidden, "vocabulary": vocabulary, "table": table}
-    with tensors.located():
+    with located(tensors.about):
         config = Config(layers, width, heads, None, d, d, "softmax", epsilon=epsilon, biased=True, tied=tied, **sizes)
     return tensors.model(config, weights)
 
 
 FORMATS = (
-    Format(
-        "GPT-2's safetensors", lambda o: not {"wte.weight", "transformer.wte.weight"}.isdisjoint(o.tensors), read_gpt2
-    ),
+    Format("GPT-2's safetensors", lambda o: not EMBEDDINGS.isdisjoint(o.tensors), read_gpt2),
     Format("llm-viz's JSON", lambda o: not o.is_safetensors and o.start.lstrip().startswith(b"{"), read_nano),
 )

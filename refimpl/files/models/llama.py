@@ -22,7 +22,7 @@ from ...errors import brief
 from ...model.attention_layers import Config, Rotary
 from ...model.transformer import Model
 from ...systems import Float, System
-from ..disk import PathLike, file_size, read_object
+from ..disk import PathLike, file_size, located, read_object
 from ..safetensors import read_safetensors
 from .reading import Format, Opening, Settings, Tensors
 
@@ -31,12 +31,7 @@ LLAMA: dict[str, Any] = {"phi": "softmax", "norm": "rms", "activation": "silu", 
 LARGEST = 2**24  # of any number in a header
 MATRICES = {"W_Q": "wq", "W_K": "wk", "W_V": "wv", "W_O": "wo", "W_gate": "w1", "W_up": "w3", "W_down": "w2"}
 ROPE = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
-PROJECTIONS = {
-    "W_Q": "self_attn.q_proj",
-    "W_K": "self_attn.k_proj",
-    "W_V": "self_attn.v_proj",
-    "W_O": "self_attn.o_proj",
-}
+PROJECTIONS = {f"W_{letter}": f"self_attn.{letter.lower()}_proj" for letter in "QKVO"}
 PROJECTIONS |= {"W_gate": "mlp.gate_proj", "W_up": "mlp.up_proj", "W_down": "mlp.down_proj"}
 
 
@@ -49,7 +44,7 @@ def read_llama2c(path: PathLike, *, system: System) -> Model:
     who = "read_llama2c"
     size = file_size(who, path)
     with open(path, "rb") as file:
-        header = parse_header(who, path, file.read(4 * len(HEADER)))
+        header = parse_sizes(who, path, file.read(4 * len(HEADER)))
         shapes = llama2c_shapes(header)
         if size != (wanted := 4 * (len(HEADER) + sum(prod(s) for s in shapes.values()))):
             raise ValueError(f"{who}: {path}: the file must have {wanted} bytes for {header}, got {size}")
@@ -67,12 +62,12 @@ def read_llama2c(path: PathLike, *, system: System) -> Model:
     rope, tied = Rotary(d, layout="interleaved", placement="before", base=10000), "head" not in x
     dim, hidden, layers, heads, groups, vocabulary, _ = header.values()
     more: dict[str, Any] = {"epsilon": Fraction(1, 100000), "hidden": hidden, "vocabulary": abs(vocabulary)}
-    with tensors.located():
+    with located(tensors.about):
         config = Config(layers, dim, heads, groups, d, d, **LLAMA, **more, rope=rope, tied=tied)
     return tensors.model(config, weights)
 
 
-def parse_header(who: str, path: PathLike, start: bytes) -> dict[str, int]:
+def parse_sizes(who: str, path: PathLike, start: bytes) -> dict[str, int]:
     """The seven numbers at the start of a file, if they can be those of a model."""
     if len(start) < 4 * len(HEADER):
         raise ValueError(f"{who}: {path}: the file must begin with {len(HEADER)} int32, got {len(start)} bytes")
@@ -83,9 +78,8 @@ def parse_header(who: str, path: PathLike, start: bytes) -> dict[str, int]:
     dim, heads, groups = header["dim"], header["heads"], header["kv_heads"]
     if dim % (2 * heads) or heads % groups:
         sizes = f"{groups} kv_heads, {heads} heads and width {dim}"
-        raise ValueError(
-            f"{who}: {path}: kv_heads must divide heads, and heads the width, in even parts for RoPE, got {sizes}"
-        )
+        wanted = "kv_heads must divide heads, and heads the width, in even parts for RoPE"
+        raise ValueError(f"{who}: {path}: {wanted}, got {sizes}")
     return header
 
 
@@ -107,8 +101,9 @@ def check_rotations(tensors: Tensors, cos: np.ndarray, sin: np.ndarray, width: i
     sin are off by up to p · 2⁻²² or so.
     """
     allowed = (2 + np.arange(len(cos))[:, None]) * 2.0**-22
-    for name, table, ours in zip(("cos", "sin"), (cos, sin), angle_table(Float(), width)(range(len(cos))), strict=True):
-        if not (np.abs(table - ours) <= allowed).all():
+    ours = angle_table(Float(), width)(range(len(cos)))
+    for name, table, wanted in zip(("cos", "sin"), (cos, sin), ours, strict=True):
+        if not (np.abs(table - wanted) <= allowed).all():
             raise ValueError(f"{tensors.about}: the table of {name} must be that of RoPE with base 10000, got another")
 
 
@@ -136,8 +131,7 @@ def read_llama(path: PathLike, *, system: System) -> Model:
     if tied and "lm_head.weight" in tensors:
         tensors.remove_tied("lm_head.weight", "model.embed_tokens.weight", beside)
     shapes = {"W_Q": (heads * d, width), "W_K": (groups * d, width), "W_V": (groups * d, width)}
-    shapes |= {"W_O": (width, heads * d)}
-    shapes |= {"W_gate": (hidden, width), "W_up": (hidden, width), "W_down": (width, hidden)}
+    shapes |= {"W_O": (width, heads * d), "W_gate": (hidden, width), "W_up": (hidden, width), "W_down": (width, hidden)}
     weights = {"gain": tensors.take("model.norm.weight", width)}
     for i in range(layers):
         h = f"model.layers.{i}."
@@ -148,13 +142,9 @@ def read_llama(path: PathLike, *, system: System) -> Model:
     weights["embedding"] = tensors.take("model.embed_tokens.weight", vocabulary, width)
     if not tied:
         weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
-    more: dict[str, Any] = {
-        "epsilon": settings.fraction("rms_norm_eps", "1e-6"),
-        "hidden": hidden,
-        "vocabulary": vocabulary,
-    }
-    rope = read_rope(settings, d)
-    with tensors.located():
+    epsilon, rope = settings.fraction("rms_norm_eps", "1e-6"), read_rope(settings, d)
+    more: dict[str, Any] = {"epsilon": epsilon, "hidden": hidden, "vocabulary": vocabulary}
+    with located(tensors.about):
         config = Config(layers, width, heads, groups, d, d, **LLAMA, **more, rope=rope, tied=tied)
     return tensors.model(config, weights)
 
@@ -165,18 +155,16 @@ def read_rope(settings: Settings, width: int) -> Rotary:
     for key in ("rope_scaling", "rope_parameters"):
         values = settings.get(key, {})
         if not isinstance(values, dict) or not values.keys() <= ROPE:
-            raise ValueError(
-                f"{settings.about}: `{key}` must have no keys but {', '.join(sorted(ROPE))}, got {brief(values)}"
-            )
+            keys = ", ".join(sorted(ROPE))
+            raise ValueError(f"{settings.about}: `{key}` must have no keys but {keys}, got {brief(values)}")
         inner = Settings(settings.who, f"{settings.path}: `{key}`", settings.values | values)
         inner.check_one_of("rope_type", "default")
         inner.check_one_of("type", "default")
         inner.check_one_of("partial_rotary_factor", 1.0, 1)
     base = inner.fraction("rope_theta", "10000")
     if base.denominator != 1 or base < 1:
-        raise ValueError(
-            f"{inner.about}: `rope_theta` must be a whole number ≥ 1: nothing else is implemented, got {float(base)}"
-        )
+        wanted = "`rope_theta` must be a whole number ≥ 1: nothing else is implemented"
+        raise ValueError(f"{inner.about}: {wanted}, got {float(base)}")
     if width % 2:
         raise ValueError(f"{settings.about}: `head_dim` must be even for RoPE, got {width}")
     return Rotary(width, layout="half", placement="before", base=int(base))
@@ -185,7 +173,7 @@ def read_rope(settings: Settings, width: int) -> Rotary:
 def is_llama2c(opening: Opening) -> bool:
     """The format has no magic number: the seven integers of its header must be possible."""
     try:
-        return not opening.is_safetensors and bool(parse_header("read_llama2c", "", opening.start))
+        return not opening.is_safetensors and bool(parse_sizes("read_llama2c", "", opening.start))
     except ValueError:
         return False
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from ...errors import brief
 from ...model.transformer import Model
 from ...systems import Float, System
 from ...systems.array import first
-from ..disk import PathLike
+from ..disk import PathLike, located
 
 
 class Opening(NamedTuple):
@@ -64,9 +63,8 @@ class Settings:
         value = self.get(key, known[0])
         if not any(type(value) is type(k) and value == k for k in known):
             choices = ", ".join(json.dumps(k) for k in known)
-            raise ValueError(
-                f"{self.about}: `{key}` must be {choices}: nothing else is implemented, got {brief(value)}"
-            )
+            wanted = f"{choices}: nothing else is implemented"
+            raise ValueError(f"{self.about}: `{key}` must be {wanted}, got {brief(value)}")
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self.get(key, default)
@@ -101,9 +99,8 @@ class Tensors:
         """The shape of a tensor, which must have so many axes."""
         x = self.find(name)
         if x.ndim != axes or 0 in x.shape:
-            raise ValueError(
-                f"{self.about}: tensor {name!r} must have {axes} axes, none of them empty, got shape {x.shape}"
-            )
+            wanted = f"must have {axes} axes, none of them empty"
+            raise ValueError(f"{self.about}: tensor {name!r} {wanted}, got shape {x.shape}")
         return x.shape
 
     def take(self, name: str, *shape: int) -> np.ndarray:
@@ -132,24 +129,16 @@ class Tensors:
         self.find(name.format(0))
         return next(i for i in range(len(self.arrays) + 1) if name.format(i) not in self.arrays)
 
-    @contextmanager
-    def located(self) -> Iterator[None]:
-        """Errors inside this block name the file."""
-        try:
-            yield
-        except ValueError as error:
-            raise ValueError(f"{self.about}: {error}") from error
-
     def model(self, config: Any, weights: Mapping[str, np.ndarray]) -> Model:
         """The model of these weights in the number system, if no tensor is left over."""
         if self.arrays:
             name = min(self.arrays)[:200]
             raise ValueError(f"{self.about}: every tensor must be a weight of the model, got {name!r}, which is not")
-        with self.located():
-            return Model(config, {name: place(x, self.system) for name, x in weights.items()})
+        with located(self.about):
+            return Model(config, {name: place_numbers(x, self.system) for name, x in weights.items()})
 
 
-def place(x: np.ndarray, system: System) -> Array:
+def place_numbers(x: np.ndarray, system: System) -> Array:
     """Numbers of a file in a number system, by way of float64, which holds all of them exactly."""
     wide = np.ascontiguousarray(x, np.float64)
-    return system.place(wide) if isinstance(system, Float) else system.convert(wide)  # type: ignore[no-any-return]
+    return system.place(wide) if isinstance(system, Float) else system.convert(wide)

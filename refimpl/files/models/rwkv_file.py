@@ -27,7 +27,7 @@ import numpy as np
 from ...model.rwkv import Rwkv
 from ...model.transformer import Model
 from ...systems import System
-from ..disk import PathLike, file_size
+from ..disk import PathLike, file_size, located
 from .reading import Format, Tensors
 
 MAGIC = 0x67676D66
@@ -72,82 +72,76 @@ def read_rwkv(path: PathLike, *, system: System) -> Model:
     A file is refused if it is truncated or quantised, or if a tensor is repeated, missing, unknown,
     not finite, or of a shape that does not go with the others.
     """
-    size, about = file_size("read_rwkv", path), f"read_rwkv: {path}"
-    with open(path, "rb") as file:
-        header = read_header(about, file, size)
+    size = file_size("read_rwkv", path)
+    with open(path, "rb") as file, located(f"read_rwkv: {path}"):
+        header = read_header(file, size)
         arrays: dict[str, np.ndarray] = {}
         while (left := size - file.tell()) > 0:
-            name, x = read_tensor(about, file, left, header.layers, arrays)
+            name, x = read_tensor(file, left, header.layers, arrays)
             arrays[name] = x
     tensors = Tensors("read_rwkv", path, arrays, system)
     config = read_config(tensors, header)
-    return tensors.model(config, read_weights(tensors, config))
+    return tensors.model(config, weights_by_our_names(tensors, config))
 
 
-def take(about: str, what: str, file: IO[bytes], count: int, left: int) -> bytes:
-    """The next bytes, if there are so many."""
+def take(what: str, file: IO[bytes], count: int, left: int) -> bytes:
     data = file.read(count) if count <= left else b""
     if len(data) < count:
-        raise ValueError(f"{about}: {what} must have {count} bytes, got {min(left, count)} before the end of the file")
+        raise ValueError(f"{what} must have {count} bytes, got {min(left, count)} before the end of the file")
     return data
 
 
-def read_header(about: str, file: IO[bytes], size: int) -> Header:
-    magic, version, vocabulary, width, layers, dtype = struct.unpack("<6I", take(about, "the header", file, 24, size))
+def read_header(file: IO[bytes], size: int) -> Header:
+    magic, version, vocabulary, width, layers, dtype = struct.unpack("<6I", take("the header", file, 24, size))
     if magic != MAGIC:
-        raise ValueError(f"{about}: the file must begin with the magic number {MAGIC:#x} of rwkv.cpp, got {magic:#x}")
+        raise ValueError(f"the file must begin with the magic number {MAGIC:#x} of rwkv.cpp, got {magic:#x}")
     if version not in (100, 101):
-        raise ValueError(f"{about}: the file version must be 100 or 101, got {version}")
-    check_dtype(f"{about}: the header", dtype)
+        raise ValueError(f"the file version must be 100 or 101, got {version}")
+    check_stored_dtype("the header", dtype)
     least = {"vocabulary": 2 * width, "width": 2, "layers": LAYER_BYTES}  # bytes for each, in float16
     header = Header(vocabulary, width, layers)
     for name, count in header._asdict().items():
         if count < 1 or count * max(least[name], 1) > size:
-            raise ValueError(
-                f"{about}: {name} in the header must be at least 1 and fit the file of {size} bytes, got {count}"
-            )
+            raise ValueError(f"{name} in the header must be at least 1 and fit the file of {size} bytes, got {count}")
     return header
 
 
-def check_dtype(about: str, dtype: int) -> None:
+def check_stored_dtype(which: str, dtype: int) -> None:
     if dtype >= len(ON_DISK):
         name = DTYPES[dtype] if dtype < len(DTYPES) else "unknown"
-        raise ValueError(
-            f"{about} must have data type 0 (FP32) or 1 (FP16), got {dtype} ({name}), which is not read here"
-        )
+        got = f"{dtype} ({name}), which is not read here"
+        raise ValueError(f"{which} must have data type 0 (FP32) or 1 (FP16), got {got}")
 
 
-def read_tensor(
-    about: str, file: IO[bytes], left: int, layers: int, earlier: dict[str, np.ndarray]
-) -> tuple[str, np.ndarray]:
+def read_tensor(file: IO[bytes], left: int, layers: int, earlier: dict[str, np.ndarray]) -> tuple[str, np.ndarray]:
     """The name of the next tensor, and its numbers with the slowest axis first."""
     which = f"the tensor after {next(reversed(earlier))!r}" if earlier else "the first tensor"
-    axes, length, dtype = struct.unpack("<3I", take(about, f"the head of {which}", file, 12, left))
+    axes, length, dtype = struct.unpack("<3I", take(f"the head of {which}", file, 12, left))
     if not 1 <= axes <= 3:
-        raise ValueError(f"{about}: {which} must have 1 to 3 axes, got {axes}")
-    check_dtype(f"{about}: {which}", dtype)
-    lengths = struct.unpack(f"<{axes}I", take(about, f"the shape of {which}", file, 4 * axes, left - 12))
+        raise ValueError(f"{which} must have 1 to 3 axes, got {axes}")
+    check_stored_dtype(which, dtype)
+    lengths = struct.unpack(f"<{axes}I", take(f"the shape of {which}", file, 4 * axes, left - 12))
     left -= 12 + 4 * axes
-    text = take(about, f"the name of {which}", file, length, left)
+    text = take(f"the name of {which}", file, length, left)
     try:
         name = text.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{about}: the name of {which} must be UTF-8, got {text[:40]!r}") from None
-    check_name(about, name, layers, earlier)
+        raise ValueError(f"the name of {which} must be UTF-8, got {text[:40]!r}") from None
+    check_name(name, layers, earlier)
     needed = math.prod(lengths) * ON_DISK[dtype].itemsize
-    data = take(about, f"tensor {name!r} of shape {lengths[::-1]}", file, needed, left - length)
+    data = take(f"tensor {name!r} of shape {lengths[::-1]}", file, needed, left - length)
     return name, np.frombuffer(data, ON_DISK[dtype]).reshape(lengths[::-1])
 
 
-def check_name(about: str, name: str, layers: int, earlier: Mapping[str, Any]) -> None:
+def check_name(name: str, layers: int, earlier: Mapping[str, Any]) -> None:
     of_layer = OF_LAYER.fullmatch(name)
     if of_layer and "time_maa" in name:
-        raise ValueError(f"{about}: the model must be of RWKV 4, 5.1, 5.2 or 7, got tensor {name[:80]!r} of RWKV 6")
+        raise ValueError(f"the model must be of RWKV 4, 5.1, 5.2 or 7, got tensor {name[:80]!r} of RWKV 6")
     known = of_layer and int(of_layer[1]) < layers and any(of_layer[2] in names for names in LAYER.values())
     if name not in MODEL and not known:
-        raise ValueError(f"{about}: tensors must be those of RWKV with {layers} layers, got the name {name[:80]!r}")
+        raise ValueError(f"tensors must be those of RWKV with {layers} layers, got the name {name[:80]!r}")
     if name in earlier:
-        raise ValueError(f"{about}: a tensor must be in the file once, got {name!r} twice")
+        raise ValueError(f"a tensor must be in the file once, got {name!r} twice")
 
 
 def read_config(tensors: Tensors, header: Header) -> Rwkv:
@@ -161,17 +155,16 @@ def read_config(tensors: Tensors, header: Header) -> Rwkv:
     if version == "7":
         heads = tensors.shape("blocks.0.att.r_k", 2)[0]
         blend = [1] if header.layers == 1 else tensors.shape("blocks.1.att.v1", 2)
-        others = (tensors.shape(f"blocks.0.att.{name}", 2) for name in ("w1", "a1", "g1"))
-        decay, rate, gate = (shape[0] for shape in others)
+        decay, rate, gate = (tensors.shape(f"blocks.0.att.{name}", 2)[0] for name in ("w1", "a1", "g1"))
         ranks = [decay, rate, blend[0], gate]
     elif version != "4":
         heads = tensors.shape("blocks.0.att.time_decay", 3)[0]
     hidden = tensors.shape("blocks.0.ffn.key.weight", 2)[0]
-    with tensors.located():
+    with located(tensors.about):
         return Rwkv(version, header.layers, header.width, heads, hidden, header.vocabulary, tuple(ranks))
 
 
-def read_weights(tensors: Tensors, config: Rwkv) -> dict[str, np.ndarray]:
+def weights_by_our_names(tensors: Tensors, config: Rwkv) -> dict[str, np.ndarray]:
     """The tensors under our names, tokens as rows."""
     weights: dict[str, np.ndarray] = {}
     names = dict(MODEL)

@@ -30,9 +30,8 @@ class Tokenizer(ABC):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
-                f"encode: `text` must be Unicode text, got half of a surrogate pair at {error.start}"
-            ) from error
+            got = f"half of a surrogate pair at {error.start}"
+            raise ValueError(f"encode: `text` must be Unicode text, got {got}") from error
         return self.ids(text, begin)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -6,9 +6,10 @@ import math
 import struct
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from ...errors import brief
-from ..disk import PathLike, file_size, read_bytes, read_object, read_text
+from ..disk import PathLike, file_size, located, read_bytes, read_object, read_text
 from .byte_pairs import letters
 from .tokenizer import BYTES, Gpt2Tokenizer, LlamaTokenizer, Tokenizer
 
@@ -33,9 +34,8 @@ def read_tokenizer(path: PathLike) -> Tokenizer:
         start = file.read(8)
     if start.lstrip().startswith(b"{") or start.startswith(b"#version"):
         names = ", ".join(name for pair in PAIRS.items() for name in pair)
-        raise ValueError(
-            f"{who}: {path}: one of GPT-2's two files must have one of the names {names}, to find the other by"
-        )
+        wanted = f"one of GPT-2's two files must have one of the names {names}, to find the other by"
+        raise ValueError(f"{who}: {path}: {wanted}")
     return read_llama_tokenizer(path)
 
 
@@ -47,47 +47,43 @@ def read_gpt2_tokenizer(encoder: PathLike, merges: PathLike) -> Gpt2Tokenizer:
     who = "read_tokenizer"
     file_size(who, merges)
     ids, byte = read_object(who, encoder), {letter: b for b, letter in letters().items()}
+    with located(f"{who}: {encoder}"):
+        tokens = vocabulary_bytes(ids, byte)
+    lines = read_text(who, merges).removesuffix("\n").split("\n")
+    with located(f"{who}: {merges}"):
+        return Gpt2Tokenizer(tokens, read_merges(lines, ids, set(byte)))
+
+
+def vocabulary_bytes(ids: dict[str, Any], byte: dict[str, int]) -> list[bytes]:
     tokens: list[bytes] = [b""] * len(ids)
     for token, i in ids.items():
         if type(i) is not int or not 0 <= i < len(ids) or tokens[i]:
-            raise ValueError(
-                f"{who}: {encoder}: the ids must be 0 … {len(ids) - 1}, once each, got {brief(i)} for {brief(token)}"
-            )
+            raise ValueError(f"the ids must be 0 … {len(ids) - 1}, once each, got {brief(i)} for {brief(token)}")
         if not token or not all(letter in byte for letter in token):
-            raise ValueError(
-                f"{who}: {encoder}: a token must be written in GPT-2's letters for bytes, got {brief(token)}"
-            )
+            raise ValueError(f"a token must be written in GPT-2's letters for bytes, got {brief(token)}")
         tokens[i] = bytes(byte[letter] for letter in token)
-    for letter in byte:
-        if letter not in ids:
-            raise ValueError(
-                f"{who}: {encoder}: there must be a token for every byte, got none for {byte[letter]:#04x}"
-            )
-    return Gpt2Tokenizer(tokens, read_merges(who, merges, ids, set(byte)))
+    if missing := [b for letter, b in byte.items() if letter not in ids]:
+        raise ValueError(f"there must be a token for every byte, got none for {missing[0]:#04x}")
+    return tokens
 
 
-def read_merges(
-    who: str, path: PathLike, ids: dict[str, int], made: set[str]
-) -> dict[tuple[int, int], tuple[int, int]]:
+def read_merges(lines: list[str], ids: dict[str, int], made: set[str]) -> dict[tuple[int, int], tuple[int, int]]:
     """(id, id) -> (rank, id of both).
 
     Each token must be made of tokens made before it. So it is the same to merge all pairs of least
     rank at once, as GPT-2 does, or one after the other.
     """
-    lines = read_text(who, path).removesuffix("\n").split("\n")
     merges: dict[tuple[int, int], tuple[int, int]] = {}
     for number, line in enumerate(lines, 1):
         if number == 1 and line.startswith("#version"):
             continue
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2 or not made.issuperset(pair):
-            raise ValueError(
-                f"{who}: {path}: line {number} must be two tokens made by the lines before it, got {brief(line)}"
-            )
+            raise ValueError(f"line {number} must be two tokens made by the lines before it, got {brief(line)}")
         both = "".join(pair)
         if both not in ids or both in made:
             wanted = "must make a token that has an id, and was not made before"
-            raise ValueError(f"{who}: {path}: line {number} {wanted}, got {brief(line)}")
+            raise ValueError(f"line {number} {wanted}, got {brief(line)}")
         made.add(both)
         merges[ids[pair[0]], ids[pair[1]]] = (number, ids[both])
     return merges
@@ -98,9 +94,8 @@ def read_llama_tokenizer(path: PathLike) -> LlamaTokenizer:
     who = f"read_tokenizer: {path}"
     data = read_bytes("read_tokenizer", path)
     if len(data) < 4:
-        raise ValueError(
-            f"{who}: the file must begin with an int32, the greatest length of a token, got {len(data)} bytes"
-        )
+        wanted = "an int32, the greatest length of a token"
+        raise ValueError(f"{who}: the file must begin with {wanted}, got {len(data)} bytes")
     (most,), at = struct.unpack_from("<i", data), 4
     tokens: list[bytes] = []
     scores: list[float] = []
@@ -117,9 +112,9 @@ def read_llama_tokenizer(path: PathLike) -> LlamaTokenizer:
         scores.append(score)
         at += 8 + length
     for i in BYTES:
-        wanted, got = b"<0x%02X>" % (i - BYTES.start), tokens[i] if i < len(tokens) else "no such token"
-        if got != wanted:
-            raise ValueError(f"{who}: token {i} must be {wanted!r}, got {brief(got)}")
+        name, got = b"<0x%02X>" % (i - BYTES.start), tokens[i] if i < len(tokens) else "no such token"
+        if got != name:
+            raise ValueError(f"{who}: token {i} must be {name!r}, got {brief(got)}")
     token, times = Counter(tokens).most_common(1)[0]
     if times > 1:
         raise ValueError(f"{who}: tokens must differ, got {brief(token)} {times} times")

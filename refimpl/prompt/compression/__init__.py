@@ -1,18 +1,18 @@
-"""From the keys and values of a prompt to a memory of fixed size: random features, and maps that use the known keys.
+"""A memory of fixed size from the keys and values of a prompt: by random features, or by its keys.
 
-| kind | read through | what is kept of the prompt |
+| kind | read through | kept of the prompt |
 |---|---|---|
 | "positive", "favor++", ... (random_features.py) | random features | Σ φ(y_j) v_jᵀ, Σ φ(y_j) |
 | "nystrom" | r keys, drawn | K_PP⁻¹ K_PY [V 1]: exact at r = M |
 | "cholesky" | r keys, each time the one that the others explain least | the same |
 | "clusters" | r centres of the keys | the sum and the number of the values around each |
-| "tilted" | r centres of the keys that queries look at | means of their values, as queries see them; log-weights |
+| "tilted" | r centres of the keys that queries look at | means of values as seen; log-weights |
 | "tokens" | r keys, drawn by how much attention they get | their values, counted 1/(r p_j) times |
-| "directions" | positive features, directions drawn around the keys | Σ φ(y_j) v_jᵀ over the density of the draw |
+| "directions" | positive features, directions drawn around keys | Σ φ(y_j) v_jᵀ / density |
 | "cache" | all M keys | all M values: exact |
 
-Equal memory counts every number needed to read (`Memory.nbytes`): the first row keeps r (m + 1), the
-others r (d + m + 1). landmarks.py, clusters.py and sampling.py make them; best.py chooses.
+Equal memory counts every number needed to read (`Memory.nbytes`): the first row keeps r (m + 1),
+the others r (d + m + 1). landmarks.py, clusters.py and sampling.py make them; best.py chooses.
 """
 
 from __future__ import annotations
@@ -35,15 +35,10 @@ from .clusters import plain_clusters, tilted_clusters
 from .landmarks import cholesky, nystrom
 from .sampling import HeadMemory, sample_directions, sample_tokens
 
-# (y, v, x, r, rng) of one head -> its memory. Tests that plant a bug replace an entry.
-BY_KEYS: dict[str, Callable[[Array, Array, Array, int, np.random.Generator], HeadMemory]] = {
-    "nystrom": nystrom,
-    "cholesky": cholesky,
-    "clusters": plain_clusters,
-    "tilted": tilted_clusters,
-    "tokens": sample_tokens,
-    "directions": sample_directions,
-}
+Compress = Callable[[Array, Array, Array, int, np.random.Generator], HeadMemory]  # y, v, x, r, rng of one head
+# Tests that plant a bug replace an entry.
+BY_KEYS: dict[str, Compress] = {"nystrom": nystrom, "cholesky": cholesky, "clusters": plain_clusters}
+BY_KEYS |= {"tilted": tilted_clusters, "tokens": sample_tokens, "directions": sample_directions}
 KINDS = (*RANDOM_KINDS, *BY_KEYS, "cache")
 
 
@@ -64,11 +59,10 @@ class Compression:
 
     def __post_init__(self) -> None:
         choose("Compression", "kind", self.kind, KINDS)
-        if self.kind in ("cache", "taylor"):
-            if self.r is not None:
-                raise ValueError(f"Compression: `r` must be None for {self.kind!r}, which sets it, got {self.r}")
-        else:
+        if self.kind not in ("cache", "taylor"):
             check_integer("Compression", "r", self.r, least=1, most=2**20)
+        elif self.r is not None:
+            raise ValueError(f"Compression: `r` must be None for {self.kind!r}, which sets it, got {self.r}")
         check_integer("Compression", "seed", self.seed, least=0)
         if self.rank is not None:
             check_integer("Compression", "rank", self.rank, least=1)
@@ -91,7 +85,7 @@ class Compression:
 
 
 def expected_statistic(x: Array, y: Array) -> float:
-    """The mean of |x + y|² over queries and keys of the prompt (of a batch, of its prompts together)."""
+    """The mean of |x + y|² over queries and keys of the prompt (of all prompts in a batch)."""
     X, Y = (floats(t).reshape(-1, t.shape[-1]) for t in (x, y))
     return max(0.0, float(np.mean((X * X).sum(-1)) + np.mean((Y * Y).sum(-1)) + 2 * X.mean(0) @ Y.mean(0)))
 
@@ -99,29 +93,29 @@ def expected_statistic(x: Array, y: Array) -> float:
 def compress_heads(kind: str, y: Array, v: Array, x: Array, r: int, seed: int) -> HeadMemory:
     """The memory of each head by itself, stacked; r is the same in all of them.
 
-    Draws depend on the head, the last of the leading axes, and not on the batch: a prompt becomes the
-    same memory alone and in a batch.
+    Draws depend on the head, the last of the leading axes, and not on the batch: a prompt becomes
+    the same memory alone and in a batch.
     """
     xp, lead = array_namespace(y), np.broadcast_shapes(y.shape[:-2], v.shape[:-2])
     y, v, x = (xp.broadcast_to(t, (*lead, *t.shape[-own:])) for t, own in ((y, 2), (v, 2), (x, 3)))
     x = xp.reshape(x, (*lead, -1, x.shape[-1]))  # the queries of all heads that share keys
-    memories = [
-        BY_KEYS[kind](y[(*at, ...)], v[(*at, ...)], x[(*at, ...)], r, np.random.default_rng([seed, *at[-1:]]))
-        for at in np.ndindex(*lead)
-    ]
+    memories = []
+    for at in np.ndindex(*lead):
+        keys, values, queries = (t[(*at, ...)] for t in (y, v, x))
+        rng = np.random.default_rng([seed, *at[-1:]])
+        memories.append(BY_KEYS[kind](keys, values, queries, r, rng))
 
     def stack(arrays: Sequence[Any]) -> Any:
-        """None if these are None."""
         return None if arrays[0] is None else xp.reshape(xp.stack(arrays, axis=0), (*lead, *arrays[0].shape))
 
-    points, S, z, scale = zip(*memories, strict=True)
-    return stack(points), stack(S), stack(z), stack(scale)
+    points, S, z, scale = map(stack, zip(*memories, strict=True))
+    return points, S, z, scale
 
 
 def truncate_rank(memory: Memory, rank: int) -> Memory:
-    """The best memory of that rank: [b_KV b_D] by its largest singular values (Eckart and Young 1936).
+    """The best memory of that rank: [b_KV b_D] by its largest singular values.   Needs NumPy floats
 
-    |φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1} for every query.   Needs NumPy floats
+    |φ(x)ᵀ (B − B_ρ)| ≤ |φ(x)| σ_{ρ+1} for every query.   Source   Eckart and Young 1936
     """
     check_integer("truncate_rank", "rank", rank, least=1, most=min(memory.S.shape[-2], memory.S.shape[-1] + 1))
     if not isinstance(memory.S, np.ndarray):

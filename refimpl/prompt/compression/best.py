@@ -28,10 +28,10 @@ class Best:
         Best(budget=2**16)        Best(error=0.01)        Best(error=0.01, within=5)
 
     budget : bytes of a layer      error : relative, of the prompt's part of attention
-    within : certify that |o − ô| ≤ error · (largest − smallest value) for *all* queries |x| ≤ within,
-             before rounding, instead of measuring
-    The error is measured on every second one of the expected queries; maps that need queries get the
-    others. It is the least of many, and so a little optimistic.
+    within : certify, before rounding, |o − ô| ≤ error · (largest − smallest value) for *all* queries
+             |x| ≤ within, instead of measuring
+    The error is measured on every second one of the expected queries; maps that need queries get
+    the others. It is the least of many, and so a little optimistic.
     """
 
     budget: int | None = None
@@ -74,12 +74,11 @@ class Best:
             return min(fitting, key=lambda one: one[0])[1]
         if self.budget is not None:
             raise ValueError(f"Best: `budget` must hold a memory of one feature, got {self.budget} bytes")
-        raise ValueError(
-            f"Best: `kinds` must have one that comes within an error of {self.error}, as cache does, got none"
-        )
+        wanted = f"one that comes within an error of {self.error}, as cache does"
+        raise ValueError(f"Best: `kinds` must have {wanted}, got none")
 
     def candidates(self, y: Array, v: Array) -> Iterator[Compression]:
-        """All kinds, at the largest r that fits the budget, or at every power of 2 up to the size of the cache."""
+        """All kinds, at the largest r that fits the budget, or at powers of 2 up to the cache."""
         M, d, m, lead = y.shape[-2], y.shape[-1], v.shape[-1], prod(np.broadcast_shapes(y.shape[:-2], v.shape[:-2]))
         number = max(lead, 1) * itemsize(y)  # bytes of one number for each head
         limit = min(self.budget or math.inf, number * (M * (d + m) + 1) + 24)  # beyond, the cache is smaller, and exact
@@ -99,7 +98,7 @@ class Best:
 
 
 def attention_error(memory: Memory, y: Array, v: Array, x: Array) -> float:
-    """‖o − ô‖ / ‖o‖ over queries x (..., heads, n, d), of attention to the prompt alone; inf where ô is not finite."""
+    """‖o − ô‖ / ‖o‖ of attention to the prompt alone, x (..., heads, n, d); inf if ô is not finite."""
     wide = memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
     exact = Memory(Points(y[..., None, :, :]), v[..., None, :, :])
     (num, den, _), (top, bottom, _) = ([floats(part) for part in one.read(x)] for one in (wide, exact))
@@ -109,13 +108,13 @@ def attention_error(memory: Memory, y: Array, v: Array, x: Array) -> float:
 
 
 def certificate(y: Array, centres: Array, within: float) -> float:
-    """A bound on |o − ô| / (largest − smallest value) for all |x| ≤ within, if keys move to the nearest centre.
+    """A bound on |o − ô| / (largest − smallest value), |x| ≤ within, if keys move to a centre.
 
         δ = max_j |y_j − its centre|        e^{−δ|x|} ≤ ŵ_j / w_j ≤ e^{δ|x|}
         |o − ô| ≤ tanh(δ|x|/2) (max v − min v)
 
-    Weights that are off by such factors move a mean by at most that share of the range, whatever the
-    values are, and whatever input is seen beside the prompt.   Source: our derivation
+    Weights that are off by such factors move a mean by at most that share of the range, whatever
+    the values are, and whatever input is seen beside the prompt.   Source: our derivation
     """
     Y, P = floats(y), floats(centres)
     squares = [np.sum((Y - P[..., i : i + 1, :]) ** 2, axis=-1) for i in range(P.shape[-2])]

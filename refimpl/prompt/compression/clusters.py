@@ -1,4 +1,4 @@
-"""Keys in clusters: a memory with one point for each cluster, plain or tilted towards the expected queries.
+"""A memory with one point for each cluster of keys, plain or tilted towards the expected queries.
 
     Σ_j exp(x·y_j) v_j  ≈  Σ_i exp(x·c_i) S_i
     S_i = Σ_{j in i} v_j,    or tilted    S_i = Σ_{j in i} exp(x̄_i·(y_j − c_i)) v_j
@@ -22,20 +22,22 @@ from ...systems.floats import array_namespace
 from .sampling import HeadMemory, softmax
 
 ROUNDS = 20  # of Lloyd's algorithm, at most
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 def plain_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
     """Of each cluster its centre, the sum of its values, and their number."""
     Y, xp, system = floats(y), array_namespace(y), system_of(y)
     centres, nearest = lloyd(Y, np.ones(len(Y)), r, int(rng.integers(len(Y))))
-    # An empty cluster goes where another one is, or its point of no weight might have the largest exponent.
+    # An empty cluster goes where another one is: its own point might have the largest exponent.
     centres[np.bincount(nearest, minlength=r) == 0] = centres[nearest[0]]
     member = system.convert(membership(nearest, r))
     return system.convert(centres), member @ v, xp.sum(member, axis=-1), None
 
 
 def tilted_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Of each cluster of the keys that queries look at its centre, the mean value that they see, and a log-weight."""
+    """Of each cluster of keys its centre, the mean value that queries see there, a log-weight."""
     X, Y, system = floats(x), floats(y), system_of(y)
     p = softmax(X @ Y.T)
     weight, (values, vectors) = np.mean(p * p, axis=0), np.linalg.eigh(X.T @ X / len(X))
@@ -53,9 +55,7 @@ def tilted_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generat
     return system.convert(centres), system.convert(w / z) @ v, None, system.convert((top + np.log(z))[:, 0])
 
 
-def lloyd(
-    Y: NDArray[np.float64], weight: NDArray[np.float64], r: int, first: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def lloyd(Y: Floats, weight: Floats, r: int, first: int) -> tuple[Floats, Indices]:
     """Centres of r clusters of weighted keys, and the nearest centre of each key.
 
     It starts at the key `first` and at keys far from those chosen before.
@@ -74,20 +74,18 @@ def lloyd(
     return centres, nearest_centres(Y, centres)
 
 
-def nearest_centres(Y: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The nearest centre of each key."""
-    nearest: NDArray[np.int64] = np.argmin(np.sum(centres**2, axis=-1) - 2 * Y @ centres.T, axis=-1)
+def nearest_centres(Y: Floats, centres: Floats) -> Indices:
+    nearest: Indices = np.argmin(np.sum(centres**2, axis=-1) - 2 * Y @ centres.T, axis=-1)
     return nearest
 
 
-def membership(nearest: NDArray[np.int64], r: int) -> NDArray[np.float64]:
+def membership(nearest: Indices, r: int) -> Floats:
     """(r, M): 1 where key j belongs to cluster i, else 0."""
-    member: NDArray[np.bool_] = nearest[None, :] == np.arange(r)[:, None]
-    return member.astype(np.float64)
+    return np.asarray(nearest[None, :] == np.arange(r)[:, None], np.float64)
 
 
-def fill_empty_clusters(nearest: NDArray[np.int64], r: int) -> NDArray[np.int64]:
-    """The same with a key of the largest cluster in each empty one; there must be r keys or more."""
+def fill_empty_clusters(nearest: Indices, r: int) -> Indices:
+    """The same with a key of the largest cluster in each empty one; there must be r keys at least."""
     nearest = nearest.copy()
     for i in np.flatnonzero(np.bincount(nearest, minlength=r) == 0):
         nearest[np.flatnonzero(nearest == np.argmax(np.bincount(nearest, minlength=r)))[0]] = i

@@ -15,21 +15,21 @@ from ...systems.balls import Balls
 from ...systems.floats import array_namespace, quiet
 from ...systems.formats import FORMATS
 from ...systems.multiprecision import Multiprecision
-from .sampling import HeadMemory, half_squares, mean_attention, row_indices
+from .sampling import HeadMemory, half_norms, mean_attention, row_indices
 
 
 def landmarks(y: Array, v: Array, candidates: NDArray[np.int64], weight: NDArray[np.float64], r: int) -> HeadMemory:
-    """Nyström by elimination: up to r candidates become points, each time the one of largest weighted residual.
+    """Nyström by elimination: up to r candidates become points, those of largest weighted residual.
 
-        g(a, b) = exp(a·b − |a|²/2 − |b|²/2)        G ≈ L Lᵀ        L_P = the rows of L at the points, a triangle
+        g(a, b) = exp(a·b − |a|²/2 − |b|²/2)      G ≈ L Lᵀ      L_P, a triangle: L at the points
         K_PP⁻¹ K_PY [V 1] = [V 1]_P + D_P⁻¹ W D_N [V 1]_N
         W = L_P⁻ᵀ L_Nᵀ,   D = diag exp(|y|²/2),   N: the keys that are not points
 
-    Where two keys are far apart, W is small and so is its rounding; only then is it multiplied by D,
-    which may be large. When a residual is rounding alone, the points so far explain every key:
+    Where two keys are far apart, W is small and so is its rounding; only then is it multiplied by
+    D, which may be large. When a residual is rounding alone, the points so far explain every key:
     elimination ends, and further points weigh 0.
     """
-    xp, h, M = array_namespace(y), half_squares(y), y.shape[-2]
+    xp, h, M = array_namespace(y), half_norms(y), y.shape[-2]
     system = system_of(y)
     bits = FORMATS.get(getattr(system, "kind", ""), FORMATS["float64"])[0]
     least = 4 * M * (10.0**-system.digits if isinstance(system, Multiprecision | Balls) else 2.0**-bits)

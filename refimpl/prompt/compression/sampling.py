@@ -1,7 +1,4 @@
-"""Importance sampling: a few tokens, or a few directions, drawn so that their sums are right on average.
-
-Source   our derivation
-"""
+"""Importance sampling: a few tokens or directions, whose sums are right on average (we derive it)."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from ...arrays import Array
 from ...systems import Float, floats, system_of
 from ...systems.floats import array_namespace, device
 
-# Of one head: points, or directions, (r, d); S (r, m); z (r,), None: 1; scale (r,) or (1,), None: 0. See Memory.
+# As in Memory, of one head: points or directions (r, d), S (r, m), z (r,), scale (r,) or (1,)
 HeadMemory = tuple[Array, Array, Array | None, Array | None]
 
 
 def sample_tokens(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Tokens, drawn by the attention that they get: an unbiased sum, E Σ_i f(y_i) / (r p_i) = Σ_j f(y_j)."""
+    """Tokens, drawn by the attention that they get: E Σ_i f(y_i) / (r p_i) = Σ_j f(y_j)."""
     p = mean_attention(x, y)
     sample = rng.choice(len(p), size=r, p=p / p.sum())
     xp, rows = array_namespace(y), row_indices(y, sample)
@@ -28,7 +25,7 @@ def sample_tokens(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator
 
 
 def sample_directions(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Directions ω = y_j + N(0, I) for a key j at random, of density (1/M) Σ_j exp(ω·y_j − |y_j|²/2) N(ω).
+    """Directions y_j + N(0, I), j at random, of density N(ω) (1/M) Σ_j exp(ω·y_j − |y_j|²/2).
 
         φ(x)_i = r^{-½} exp(ω_i·x − |x|²/2)        b_D,i = M r^{-½}, whatever the keys
         b_KV,i = b_D,i Σ_j softmax_j(ω_i·y_j − |y_j|²/2) v_j
@@ -38,14 +35,14 @@ def sample_directions(y: Array, v: Array, x: Array, r: int, rng: np.random.Gener
     xp, system, M = array_namespace(y), system_of(y), y.shape[-2]
     Y = floats(y)
     omega = system.convert(Y[rng.integers(M, size=r)] + rng.standard_normal((r, Y.shape[-1])))
-    scores = omega @ xp.matrix_transpose(y) - half_squares(y)[None, :]
+    scores = omega @ xp.matrix_transpose(y) - half_norms(y)[None, :]
     w = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
     one = xp.ones_like(omega[:, 0])
     return omega, (w @ v) / xp.sum(w, axis=-1, keepdims=True), None, xp.log(M * one) - xp.log(r * one) / 2
 
 
 def mean_attention(x: Array, y: Array) -> NDArray[np.float64]:
-    """The mean attention that each key gets from the queries, half of it uniform: no key gets none."""
+    """The mean attention that each key gets from the queries, half of it uniform: never 0."""
     p: NDArray[np.float64] = np.mean(softmax(floats(x) @ floats(y).T), axis=0)
     return 0.5 / y.shape[-2] + 0.5 * p
 
@@ -56,7 +53,7 @@ def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return shares
 
 
-def half_squares(y: Array) -> Array:
+def half_norms(y: Array) -> Array:
     """|y|²/2, (..., n)"""
     return array_namespace(y).sum(y * y, axis=-1) / 2
 

@@ -72,7 +72,7 @@ def attention_options(case: Case, numbers: Numbers, draw: Callable[..., Array]) 
     """Kernel, mask and, if the case has one, a starting state from draw(*shape)."""
     options: dict[str, Any] = {"kernel": kernel(case, numbers), "mask": case.mask}
     if case.start is not None:
-        lead, r = case.heads[1], features(case)
+        lead, r = case.heads[1], feature_count(case)
         options["state"] = State(draw(*lead, r, case.m), draw(*lead, r), case.start)
     return options
 
@@ -91,7 +91,7 @@ def linear_forms(case: Case, impl: Implementation) -> dict[str, Callable[..., An
     }
 
 
-def features(case: Case) -> int:
+def feature_count(case: Case) -> int:
     """How many features φ makes of a key."""
     return (case.d + 1) ** 2 if case.phi == "polynomial(2)" else case.d
 
@@ -192,7 +192,7 @@ def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """
     K, lengths = kernel(case, numbers), (case.n, 1, 2)
     k, v = (numbers.draw(*case.heads[1], sum(lengths), width) for width in (case.d, case.m))
-    empty = no_text(v, features(case), case.m, lead=case.heads[1])
+    empty = no_text(v, feature_count(case), case.m, lead=case.heads[1])
     ends = itertools.accumulate(lengths, initial=0)
     a, b, c = (impl.absorb(empty, *part((k, v), i, j), K) for i, j in itertools.pairwise(ends))
 
@@ -212,7 +212,7 @@ def shift(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     want, _ = impl.linear_attention(*arrays, **options)
     M, start = case.n // 2, options.pop("state", None)
     prompt, text = part(arrays, 0, M), part(arrays, M, case.n)
-    empty = no_text(arrays[2], features(case), case.m, lead=case.heads[1])
+    empty = no_text(arrays[2], feature_count(case), case.m, lead=case.heads[1])
     past = impl.absorb(start or empty, *prompt[1:], options["kernel"])
     for by in (-past.position, 5):
         moved = impl.shift(past, by, options["kernel"])
