@@ -4,7 +4,8 @@ With u the unit roundoff, K = n + r + 2, γ_K = Ku/(1 − Ku), and A_num, A_den 
 and denominator with absolute values everywhere, any form of linearized attention, in any order of
 summation, gives ô with
 
-    |ô − o| ≤ [γ_K (A_num + |o| A_den)/|den| + u|o|] / (1 − γ_K A_den/|den|)        unnormalised: |ô − o| ≤ γ_K A_num
+    |ô − o| ≤ [γ_K (A_num + |o| A_den)/|den| + u|o|] / (1 − γ_K A_den/|den|)
+    |ô − o| ≤ γ_K A_num        unnormalised
 
 The bound starts from the features: φ and RoPE count as they were rounded (RunningError follows them
 too). Products must not underflow. The numerator takes one rounding less than K, which pays for

@@ -166,7 +166,7 @@ class Lesson(Shape):
 
 @dataclass(frozen=True)
 class FeatureCase(Shape):
-    """A map to random features with r directions; a prompt of M and a text of n tokens of width d."""
+    """A map to random features with r directions; a prompt of M, a text of n tokens of width d."""
 
     phi: str
     M: int

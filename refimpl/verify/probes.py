@@ -76,8 +76,9 @@ def exact_probe(
 
     >>> probe = exact_probe(Float("numpy", "float16"), n=5, r=3, m=2, start=False)
     >>> weights = np.tril(probe.q @ probe.k.swapaxes(-1, -2))
-    >>> probe.mismatch(weights @ probe.v / weights.sum(-1, keepdims=True))
-    >>> probe.mismatch(weights @ probe.v / (weights.sum(-1, keepdims=True) + np.float16(1e-2))).split(" is ")[0]
+    >>> num, den = weights @ probe.v, weights.sum(-1, keepdims=True)
+    >>> probe.mismatch(num / den)
+    >>> probe.mismatch(num / (den + np.float16(1e-2))).split(" is ")[0]
     'o[0, 0, 0]'
     """
     if not isinstance(system, Float | Rounded):

@@ -21,7 +21,7 @@ def described(t: Theorem) -> str:
 
 
 def table(results: Sequence[Result], proofs: Sequence[Result] = ()) -> str:
-    """One row for each theorem and system, proofs first; below them the reasons for not checking."""
+    """One row for each theorem and system, proofs first; below them the reasons not to check."""
     rows = [("theorem", "system", "verdict", "instances", "redrawn", "seconds", "evidence")]
     reasons: dict[str, list[Result]] = {}
     order = list(dict.fromkeys(r.theorem for r in results))

@@ -1,13 +1,13 @@
 """The ways of checking an identity: how two sides are compared, and what their agreement is worth.
 
 >>> print(table())
-equality   exact systems         equal at these instances; in GF(p) at all values, but for a stated probability
+equality   exact systems         equal at these instances; in GF(p) at all values, but for ...
 witness    exact systems         what is said to differ does differ
 enclosure  balls                 the difference contains 0 and is at most 2ρ, at these instances
 bound      mpmath, wide floats   no further apart than rounding allows, at these instances
 probe      floats of any width   equal where no operation rounds
 oracle     floats of any width   rounds no worse than twice the other side
-sampled    float64               the mean of independent draws is within 6 standard errors of the formula
+sampled    float64               the mean of independent draws is within 6 standard errors of ...
 structure  dependencies          all values at these shapes
 """
 

@@ -150,7 +150,7 @@ def no_change_of_weights(
 
     At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2. But after a prompt X' there is W_KᵀX'ᵀX'W_V; here
     W_Q = W_K = W_V = 1. That X = 0 asks nothing of the state is no way out: as a function of the
-    input, o has degree 3 whatever the weights, o(2x) = 8 o(x), and a prompt adds a part of degree 1.
+    input, o has degree 3 whatever the weights, o(2x) = 8 o(x); a prompt adds a part of degree 1.
     """
     xp = numbers.system
     W_0, W_1, W_2 = (numbers.draw(2, 2) for _ in range(3))
