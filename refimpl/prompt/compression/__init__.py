@@ -101,8 +101,8 @@ def compress_heads(kind: str, y: Array, v: Array, x: Array, r: int, seed: int) -
     x = xp.reshape(x, (*lead, -1, x.shape[-1]))  # the queries of all heads that share keys
     memories = []
     for at in np.ndindex(*lead):
-        own = (t[(*at, ...)] for t in (y, v, x))
-        memories.append(BY_KEYS[kind](*own, r, np.random.default_rng([seed, *at[-1:]])))
+        Y, V, X = (t[(*at, ...)] for t in (y, v, x))
+        memories.append(BY_KEYS[kind](Y, V, X, r, np.random.default_rng([seed, *at[-1:]])))
 
     def stack(arrays: Sequence[Any]) -> Any:
         return None if arrays[0] is None else xp.reshape(xp.stack(arrays, axis=0), (*lead, *arrays[0].shape))
