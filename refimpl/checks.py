@@ -152,7 +152,7 @@ def check_mask(who: str, name: str, x: Any, like: str, y: Array) -> None:
 
 
 def check_shape(who: str, name: str, x: Array, *tail: int | str, like: str = "", all_axes: bool = False) -> None:
-    """The last axes of x must have these lengths (a word: any); with `all_axes` it has no others."""
+    """The last axes of x must have these lengths (a word: any); with `all_axes`, it has no more."""
     got = tuple(x.shape)
     before = len(got) - len(tail)  # so many axes stand before these
     fits = before == 0 if all_axes else before >= 0
@@ -225,7 +225,7 @@ def find_not_finite(x: Array, axes: Axes, start: int, keep: Any = None) -> str:
 
 
 def locate(bad: Any, axes: Axes, start: int = 0) -> str:
-    """The first True, in words: its place on the named axes (tokens count from `start`), its head."""
+    """The first True, in words: its place on these axes (tokens count from `start`), its head."""
     index = first_index(bad)
     head, (i, *rest) = index[: len(index) - len(axes)], index[len(index) - len(axes) :]
     places = [f"{axis} {i}" for axis, i in zip(axes, (start + i, *rest), strict=True)]
@@ -253,7 +253,7 @@ def divide(who: str, numerator: Array, denominator: Array, formula: str = "φ(q)
 
 
 def divide_or_say_why_not(who: str, numerator: Array, denominator: Array, formula: str, start: int) -> Array:
-    """The same for numbers that must be looked at; says which token divides by zero or overflows."""
+    """The same for numbers that must be looked at; says which token divides by 0 or overflows."""
     xp = array_namespace(numerator)
     zero = xp.singular(denominator) if isinstance(xp, ArraySystem) else denominator == 0
     if is_true(xp.any(zero)):

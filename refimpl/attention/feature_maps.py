@@ -96,6 +96,8 @@ def feature_map(name: str) -> FeatureMap:
     >>> feature_map("polynomial(3)").__name__
     'polynomial(3)'
     """
+    if isinstance(name, str) and name in FEATURE_MAPS:
+        return FEATURE_MAPS[name]
     parts = re.fullmatch(r"(\w+)\((\d+)\)", name) if isinstance(name, str) else None
     if parts and parts[1] in FAMILIES and int(parts[2]) <= 16:  # a name may come from a file
         return FAMILIES[parts[1]](int(parts[2]))
@@ -159,7 +161,7 @@ def taylor2(x: Array, /) -> Array:
 
 
 def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
-    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k; φ_q has all of the scale.   Needs field"""
+    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k; φ_q has all the scale. Needs field."""
 
     def phi_q(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, scale * x, scale * scale * outer(x, x) / 2], axis=-1)

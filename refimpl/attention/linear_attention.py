@@ -420,8 +420,8 @@ def linear_attention_chunked(
 
         o = (A v + φ(q) S) / (A 1 + φ(q) z) in each chunk;  then  S ← S + φ(k)ᵀ v,  z ← z + Σ φ(k)
 
-    Under a prefix mask the first P tokens are all written before the first is read. Features too are
-    made chunk by chunk: with NumPy, there is never more than a chunk and the state beside q, k, v, o.
+    Under a prefix mask the first P tokens are all written before the first is read. Features too
+    are made by chunks: with NumPy, there is never more than a chunk and the state beside q, k, v.
     Arguments as in linear_attention, which it equals (theorem chunked_eq_sum).
     chunk : tokens in a chunk, ≥ 1; by default chosen by shape and dtype
     Cost     O(n (r m + chunk (r + m))), memory O(chunk (chunk + r) + r m) for each head

@@ -29,27 +29,30 @@ from .rope import Rope
 class LogFeatures(Protocol):
     """A map of the kernel exp(x·y), by logarithms: RandomFeatures or Points.
 
-    positive               is every feature > 0, and every sum that is kept of them?
-    nbytes                 bytes needed to evaluate it
-    log                    (f, c) with φ(x) = f exp(c)
-    features               how many features come out of vectors of width d
-    directions             the rows (..., rows, d) by which x is multiplied, by their name
-    rotated                the map that sees R_by x as this one sees x
-    map_arrays             the same map with f(x, how many axes are its own) for every array x
-    arrays, metadata       the arrays that a file must hold, and what it must say besides
+    positive            is every feature > 0, and every sum that is kept of them?
+    log                 (f, c) with φ(x) = f exp(c)
+    features            how many features come out of vectors of width d
+    directions          the rows (..., rows, d) by which x is multiplied, by their name; None: none
+    rotated             the map that sees R_by x as this one sees x
+    map_arrays          the same map with f(x, how many axes are its own) for every array x
+    arrays, metadata    the arrays that a file must hold, and what it must say besides
     """
 
     @property
     def positive(self) -> bool: ...
     @property
-    def nbytes(self) -> int: ...
+    def directions(self) -> dict[str, Array] | None: ...
     def log(self, x: Array, /) -> tuple[Array, Array]: ...
     def features(self, d: int) -> int: ...
-    def directions(self) -> dict[str, Array]: ...
     def rotated(self, rope: Rope, by: int) -> Self: ...
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Self: ...
     def arrays(self) -> dict[str, Array]: ...
     def metadata(self) -> dict[str, Any]: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes needed to evaluate it."""
+        return sum(prod(x.shape) * itemsize(x) for x in self.arrays().values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +64,6 @@ class Points(LogFeatures):
 
     points: Array
     positive = False  # the features are, but their sums (Nyström) need not be
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.points.shape) * itemsize(self.points)
 
     def log(self, x: Array, /) -> tuple[Array, Array]:
         """1, and x·p_i."""
@@ -86,7 +85,9 @@ class Points(LogFeatures):
     def arrays(self) -> dict[str, Array]:
         return {"points": self.points}
 
-    directions = arrays
+    @property
+    def directions(self) -> dict[str, Array]:
+        return self.arrays()
 
     def metadata(self) -> dict[str, Any]:
         return {"map": "points"}
@@ -256,7 +257,7 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
     """Refuse a memory that does not go with queries of width d, m values, and these arrays."""
     S, mix, scale, r = memory.S, memory.mix, memory.scale, memory.S.shape[-2]
     arrays = {f"memory.{name}": x for name, x in memory.own_arrays().items()}
-    arrays |= {f"memory.phi.{name}": x for name, x in memory.phi.directions().items()}
+    arrays |= {f"memory.phi.{name}": x for name, x in (memory.phi.directions or {}).items()}
     common_namespace(who, **like, **arrays)
     check_shape(who, "memory.S", S, *groups, "features", m if mix is None else "rank")
     wanted: dict[str, tuple[int | str, ...]] = {
@@ -272,8 +273,8 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
     if not r or features != r:
         raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     for name, x in arrays.items():
-        if x is not S:
-            check_shape(who, name, x, *wanted[name], like="to match `memory.S`")
+        tail = (*groups, *wanted[name]) if name in wanted else ("directions", d)
+        check_shape(who, name, x, *tail, like="to match `memory.S`")
         check_finite(who, name, x, axes=("row", "column")[-min(x.ndim, 2) :])
     vectors = ("memory.z", "memory.scale")
     leading_axes(who, **{name: x[..., None, :] if name in vectors else x for name, x in arrays.items()})

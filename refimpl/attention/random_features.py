@@ -22,7 +22,7 @@ from ..arrays import Array
 from ..checks import check_integer, check_shape, check_type, common_namespace
 from ..errors import NotDefined, brief, choose
 from ..systems import System, floats, require, system_of
-from ..systems.floats import array_namespace, constant, itemsize, require_of
+from ..systems.floats import array_namespace, constant, require_of
 from .feature_maps import Kernel, outer
 from .memory import LogFeatures
 from .rope import Rope, rotate
@@ -84,7 +84,6 @@ class RandomFeatures(LogFeatures):
 
     @property
     def positive(self) -> bool:
-        """Is every feature > 0?"""
         return self.kind not in ("trigonometric", "taylor")
 
     def features(self, d: int) -> int:
@@ -93,9 +92,9 @@ class RandomFeatures(LogFeatures):
     def log(self, x: Array, /) -> tuple[Array, Array]:
         """(f, c) with φ(x) = f · exp(c): finite where φ(x) itself would overflow or vanish.
 
-        x : (..., n, d)    ->  f : (..., n, r), 1 if φ is positive;  c : (..., n, r), else (..., n, 1)
+        x : (..., n, d)  ->  f : (..., n, r), 1 if φ is positive;  c : (..., n, r), else (..., n, 1)
         """
-        xp = common_namespace("RandomFeatures", x=x, **self.directions())
+        xp = common_namespace("RandomFeatures", x=x, **self.directions or {})
         require_of(x, "real", f"a map to {self.name}")
         width, like = ("width", "") if self.omega is None else (self.omega.shape[-1], "to match `omega`")
         check_shape("RandomFeatures", "x", x, "tokens", width, like=like)
@@ -143,12 +142,13 @@ class RandomFeatures(LogFeatures):
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Self:
         return self if self.omega is None else replace(self, omega=f(self.omega, 2))
 
-    def directions(self) -> dict[str, Array]:
-        return {} if self.omega is None else {"omega": self.omega}
+    @property
+    def directions(self) -> dict[str, Array] | None:
+        return None if self.omega is None else {"omega": self.omega}
 
     def arrays(self) -> dict[str, Array]:
         """The arrays that a file must hold: none if ω can be drawn again from its seed."""
-        return {} if self.seed is not None else self.directions()
+        return self.directions or {} if self.seed is None else {}
 
     def metadata(self) -> dict[str, Any]:
         """What a file must say besides; of ω drawn from a seed also a digest."""
@@ -188,8 +188,7 @@ class RandomFeatures(LogFeatures):
     @property
     def nbytes(self) -> int:
         """Bytes of the map in a file: its arrays; or a seed and a turn, 8 bytes each; and A."""
-        arrays = sum(math.prod(x.shape) * itemsize(x) for x in self.arrays().values())
-        return arrays + 16 * (self.seed is not None) + 8 * (self.A != 0)
+        return super().nbytes + 16 * (self.seed is not None) + 8 * (self.A != 0)
 
 
 def same_draw(a: object, b: object) -> bool:

@@ -17,7 +17,7 @@ from ..arrays import Array
 from ..checks import check_integer, check_kinds, check_shape, common_namespace, first_index, is_true, leading_axes
 from ..errors import ZeroDenominator, brief, choose
 from ..systems import System, SystemArray, system_of
-from ..systems.floats import array_namespace
+from ..systems.floats import array_namespace, device
 
 LAYOUTS = ("half", "interleaved")
 PLACEMENTS = ("after", "before")
@@ -190,9 +190,11 @@ def power_table(c: Array, s: Array, /) -> Table:
         return (x * c - y * s, x * s + y * c) if p % 2 else (x, y)
 
     def table(positions: Sequence[int]) -> tuple[Array, Array]:
-        rows = [power(0), *(power(p) for p in check_positions("power_table", positions))]
-        cos, sin = (xp.stack(column, axis=0)[1:, :] for column in zip(*rows, strict=True))
-        return cos, sin
+        rows = [power(p) for p in check_positions("power_table", positions)]
+        if not rows:
+            empty = xp.zeros((0, *c.shape), dtype=c.dtype, device=device(c))
+            return empty, empty
+        return xp.stack([x for x, _ in rows], axis=0), xp.stack([y for _, y in rows], axis=0)
 
     return table
 

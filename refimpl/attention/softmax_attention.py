@@ -189,7 +189,6 @@ def evaluate(
     shown = concatenate(leading_axes(who, padding=shown, cache=start.keep), start.keep, shown, axis=-1)
     one = xp.ones((1, 1), dtype=q.dtype, device=device(q))
     c = 1 / xp.sqrt(max(d, 1) * one) if scale is None else check_scalar(who, "scale", scale, q=q)
-
     memory = read_memories(start.memories, q * xp.sqrt(c * one)) if start.memories else None
     num, den = formula(Scores(c, q, k, v, shown, k.shape[-2] - n, P, memory))
     if keep is not None:

@@ -51,7 +51,7 @@ class Config(Family):
     layers, width                 how many, and how wide a token is
     heads, groups                 heads of the queries, and of keys and values (None: as many)
     d, m                          width of a key and of a value in each head
-    phi, normalise, rope          as in Kernel, with RoPE as a Rotary; phi by name, to save the model;
+    phi, normalise, rope          as in Kernel, with a Rotary as rope; phi by name, to be saved;
                                   "softmax": attention by exp(q·k/√d)
     order                         "pre": x + f(norm x), "post": norm(x + f x),
                                   "parallel": x + attention(norm x) + mlp(norm x)
@@ -229,7 +229,7 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
 
 
 def keys_values(c: Config, w: Mapping[str, Array], x: Array) -> tuple[Array, Array]:
-    """k (..., groups, n, d) and v (..., groups, n, m), from the input of the attention of a layer."""
+    """k (..., groups, n, d) and v (..., groups, n, m), from the input of a layer's attention."""
     k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
     return split_heads(k, c.kv_heads), split_heads(v, c.kv_heads)
 

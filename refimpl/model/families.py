@@ -1,4 +1,4 @@
-"""The families of layers: each is a class of this package that has a `family` name and a `layer`."""
+"""The families of layers: each is a subclass of Family, in a file of this package."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from .transformer import Family
 
 @functools.cache
 def families() -> dict[str, type[Family]]:
-    """The configuration class of each family, by its name in files. A new file of this package is found."""
-    found: dict[str, type[Family]] = {}
+    """The configuration class of each family, by its name in files. A new file is found."""
     for module in pkgutil.iter_modules(importlib.import_module(__package__).__path__, f"{__package__}."):
-        for x in vars(importlib.import_module(module.name)).values():
-            if isinstance(x, type) and x.__module__ == module.name and isinstance(getattr(x, "family", None), str):
-                found[x.family] = x  # type: ignore[attr-defined]
-    return found
+        importlib.import_module(module.name)
+    return {kind.family: kind for kind in Family.__subclasses__()}

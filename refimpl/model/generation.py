@@ -1,4 +1,4 @@
-"""Text from a model, token by token. Each token is read once, from the state after all earlier ones."""
+"""Text from a model, token by token. Each token is read once, from the state after the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..arrays import HostArray
 from ..checks import check_integer, check_token_ids, check_type
 from ..systems import floats, require, system_of
 from .transformer import Model, transformer
@@ -30,7 +30,7 @@ def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, se
     return generate_ids(*read_tokens(model, ids), tokens, temperature, seed)
 
 
-def check_request(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> NDArray[np.int64]:
+def check_request(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> HostArray:
     """The text as ids, if all arguments of `generate` are in order."""
     check_integer("generate", "tokens", tokens, least=0)
     check_integer("generate", "seed", seed, least=0)
@@ -41,7 +41,7 @@ def check_request(model: Model, text: Any, tokens: int, temperature: float, seed
     c = model.config
     if not c.vocabulary:
         raise ValueError("generate: `model` must have a vocabulary, got one from vectors to vectors")
-    ids: NDArray[np.int64] | None = check_token_ids("generate", "text", text, c.vocabulary)
+    ids: HostArray | None = check_token_ids("generate", "text", text, c.vocabulary)
     if ids is None or ids.ndim != 1 or not len(ids):
         got = "vectors" if ids is None else "none" if ids.ndim == 1 else f"a batch of shape {ids.shape}"
         raise ValueError(f"generate: `text` must be one text of token ids, one or more, got {got}")
@@ -52,17 +52,15 @@ def check_request(model: Model, text: Any, tokens: int, temperature: float, seed
     return ids
 
 
-def read_tokens(model: Model, ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], Model]:
-    """The logits of the next token, (vocabulary,) in float64, and the model that carries the text."""
+def read_tokens(model: Model, ids: HostArray) -> tuple[HostArray, Model]:
+    """The logits of the next token, (vocabulary,) in float64; the model that carries the text."""
     logits, states = transformer(model, ids)
     if logits.ndim != 2:
         raise ValueError(f"generate: `model` must carry one prompt, got a batch of shape {tuple(logits.shape[:-2])}")
     return floats(logits[-1, :]), model.carry(states, model.prompts)
 
 
-def generate_ids(
-    logits: NDArray[np.float64], model: Model, tokens: int, temperature: float, seed: int
-) -> Iterator[int]:
+def generate_ids(logits: HostArray, model: Model, tokens: int, temperature: float, seed: int) -> Iterator[int]:
     """The ids that follow the text which `read_tokens` has read."""
     rng = np.random.default_rng(seed)
     for left in reversed(range(tokens)):
@@ -72,7 +70,7 @@ def generate_ids(
             logits, model = read_tokens(model, np.array([token]))
 
 
-def choose_token(logits: NDArray[np.float64], temperature: float, rng: np.random.Generator) -> int:
+def choose_token(logits: HostArray, temperature: float, rng: np.random.Generator) -> int:
     """The likeliest id at temperature 0, else one drawn from softmax(logits / temperature)."""
     if not temperature:
         return int(np.argmax(logits))

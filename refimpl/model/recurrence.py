@@ -116,8 +116,7 @@ def recurrence_sum(
 
     Rows Y_t start as r_t and take up A_s for s descending, all t ≥ s at once. Below them stand the
     rows of the identity: they read after the last token, and so read the state there.
-    Arguments as in recurrence, which equals it.
-    Needs    ring
+    Arguments as in recurrence, which equals it.   Needs ring
     Cost     O(n² (d + m)), memory O(n (d + m))
     """
     xp, r, w, k, v, S, u, a, b = check_matrix("recurrence_sum", r, w, k, v, S, u, a, b)
@@ -140,12 +139,9 @@ def recurrence_sum(
     return require_finite("recurrence_sum", "the output", o[..., :n, :]), S
 
 
-MatrixArguments = tuple[Namespace, Array, Array, Array, Array, Array, Maybe, Maybe, Maybe]
-
-
-def check_matrix(who: str, *arguments: Maybe) -> MatrixArguments:
+def check_matrix(who: str, *arrays: Maybe) -> tuple[Namespace, Array, Array, Array, Array, Array, Maybe, Maybe, Maybe]:
     """The namespace and r, w, k, v, S, u, a, b, with the same leading axes; u as (..., 1, d)."""
-    given: dict[str, Any] = dict(zip("rwkvSuab", arguments, strict=True))
+    given: dict[str, Any] = dict(zip("rwkvSuab", arrays, strict=True))
     given = {name: x for name, x in given.items() if x is not None or name in "rwkv"}
     if ("a" in given) != ("b" in given):
         alone = "a" if "a" in given else "b"
@@ -267,7 +263,7 @@ def require_finite_state(who: str, *state: Array) -> Quotient:
 
 @dataclass(frozen=True)
 class RecurrentForm:
-    """The forms by which a recurrent layer is computed: of the matrix state, of RWKV-4's quotient."""
+    """The forms that a recurrent layer uses: of the matrix state, and of RWKV-4's quotient."""
 
     matrix: Callable[..., tuple[Array, Array]]
     quotient: Callable[..., tuple[Array, Quotient]]

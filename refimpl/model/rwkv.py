@@ -48,7 +48,7 @@ SHORTEST = Fraction(1, 10**12)  # RWKV-7 takes a shorter key to have this length
 LEAST = {"layers": 1, "width": 1, "heads": 1, "hidden": 1, "vocabulary": 0}
 
 Weights = Mapping[str, Array]  # of a layer, by their short names
-Parts = dict[str, Array]  # of a Carried
+Mixed = tuple[Array, dict[str, Array]]  # the output of time mixing, and its parts of the next Carried
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def sigmoid(x: Array) -> Array:
     return (1 + array_namespace(x).tanh(x / 2)) / 2
 
 
-def time_mixing_4(w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm) -> tuple[Array, Parts]:
+def time_mixing_4(w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm) -> Mixed:
     """(σ(r) · wkv4(k, v)) W_O"""
     r, k, v = (mix_tokens(w, name, x, before) @ w[f"W_{name}"] for name in "RKV")
     state = past["num"], past["den"], past["exponent"]
@@ -228,9 +228,7 @@ def time_mixing_4(w: Weights, x: Array, before: Array, past: Weights, form: Recu
     return (sigmoid(r) * o) @ w["W_O"], {"num": num, "den": den, "exponent": exponent}
 
 
-def time_mixing_5(
-    c: Rwkv, w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm
-) -> tuple[Array, Parts]:
+def time_mixing_5(c: Rwkv, w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm) -> Mixed:
     """(norm(o) · silu(g)) W_O, in each head o_t = r_tᵀ (S_{t−1} + Diag(u) k_t v_tᵀ); 5.1: no g."""
     xp = array_namespace(x)
     r, k, v = (split_heads(mix_tokens(w, name, x, before) @ w[f"W_{name}"], c.heads) for name in "RKV")
@@ -244,7 +242,7 @@ def time_mixing_5(
 
 def time_mixing_7(
     c: Rwkv, w: Weights, x: Array, before: Array, past: Weights, form: RecurrentForm, shared: dict[str, Array]
-) -> tuple[Array, Parts]:
+) -> Mixed:
     """(norm(o) + (r·(bonus k)) v) · g W_O, where in each head
 
     o_t = r_tᵀ S_t        S_t = (Diag(w_t) − (κ_t a_t) κ_tᵀ) S_{t−1} + k_t v_tᵀ

@@ -34,19 +34,16 @@ from ..systems.floats import array_namespace, constant, device, require_of, sure
 GELU = Fraction(7186705221432913, 2**53)
 EPSILON = Fraction(1, 100000)
 Bias = Array | int  # 0 where there is none
+Between = Callable[[int, Array], Array]  # (i, x) -> x
 
 
 class AttentionCall(NamedTuple):
-    """The arguments of the attention of a layer: q (..., n, d); k, v with one more axis; its past."""
+    """The arguments of a layer's attention: q (..., n, d); k, v with one more axis; its past."""
 
     q: Array
     k: Array
     v: Array
     past: Any
-
-
-Between = Callable[[int, Array], Array]
-OnAttention = Callable[[int, AttentionCall], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Pass:
     form: Any = None
     mask: Mask = "causal"
     between: Between | None = None
-    on_attention: OnAttention | None = None
+    on_attention: Callable[[int, AttentionCall], None] | None = None
     shared: dict[str, Array] = field(default_factory=dict)
 
 
@@ -196,14 +193,13 @@ def transformer(
     form: Any = None,
     mask: Mask = "causal",
     between: Between | None = None,
-    on_attention: OnAttention | None = None,
+    on_attention: Callable[[int, AttentionCall], None] | None = None,
 ) -> tuple[Array, tuple[Any, ...]]:
     """The output for a text, and the past of each layer after it.
 
         x = embed(text);    x, past_i = layer_i(x, bias_i) for each layer;    unembed(x)
 
-    text : token ids (..., n), or vectors (..., n, width)
-        ->  logits (..., n, vocabulary), or vectors
+    text : token ids (..., n) or vectors (..., n, width)  ->  logits (..., n, vocabulary) or vectors
     form : the definition of attention, or a form that equals it; None: the fastest
     mask : as in linear_attention        between, on_attention : as in Pass
     """
@@ -296,7 +292,7 @@ def norm(
 
 
 def gelu(x: Array) -> Array:
-    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))).   Needs real   Source Hendrycks and Gimpel 2016"""
+    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))).   Needs real   Source: Hendrycks, Gimpel 2016."""
     inner = constant(x, GELU) * (x + constant(x, Fraction(44715, 10**6)) * x * x * x)
     return x / 2 * (1 + array_namespace(x).tanh(inner))
 

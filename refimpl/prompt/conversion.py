@@ -198,8 +198,8 @@ def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterat
     streamed = isinstance(prompt, Iterator)
     if mask != "causal" and (streamed or chunk):
         raise NotDefined(f"convert: a prompt can be read in pieces only under mask 'causal', got {mask!r}")
-    no_tokens = model.weights["layers.0.W_O"][:0, :]  # (0, width)
-    for part in chain((no_tokens,), prompt) if streamed else (prompt,):
+    # An iterator may have no pieces: no tokens, (0, width), come before them.
+    for part in chain((model.weights["layers.0.W_O"][:0, :],), prompt) if streamed else (prompt,):
         text = check_text(model, part, "convert", "prompt")
         columns = () if text.dtype == int else (slice(None),)
         n = max(text.shape[-1 - len(columns)], 1)

@@ -21,10 +21,9 @@ from ..systems.formats import FORMATS
 class Fidelity:
     """How near the logits of a converted model come to those of the prompted one, on an input.
 
-    error, agreement                    relative error, and the share of tokens with the same
-                                        likeliest successor
+    error, agreement                    relative error; share of tokens with the same likeliest next
     dropped_error, dropped_agreement    the same of the model without the prompt
-    bytes, cache_bytes                  of the biases; of the KV cache of the prompt, if there is one
+    bytes, cache_bytes                  of the biases; of the prompt's KV cache, if it has one
     """
 
     error: float
@@ -50,7 +49,7 @@ class Fidelity:
 def fidelity(
     model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None, mask: str = "causal"
 ) -> Fidelity:
-    """Compare the prompted model on prompt and text (by `form`) with the converted one on the text."""
+    """Compare the prompted model (by `form`) on prompt and text with the converted one on text."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("fidelity", name, x, Model)
     texts, size = (("prompt", prompt), ("text", text)), model.config.vocabulary
@@ -76,7 +75,7 @@ def sizes_in_bytes(model: Model) -> dict[str, int]:
 
 
 def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None) -> tuple[float, float] | None:
-    """The errors of the converted and of the prompted logits, against wider floats, if there are any."""
+    """The errors of converted and of prompted logits against wider floats, if there are any."""
     system = system_of(model.like)
     kind = "longdouble" if isinstance(system, Float) and system.kind == "float64" else "float64"
     if not isinstance(system, Float) or np.finfo(kind).nmant <= FORMATS[system.kind][0]:
@@ -93,6 +92,6 @@ def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: An
 
 
 def distance(got: Array, want: Array) -> tuple[float, float]:
-    """‖got − want‖ / ‖want‖ of logits (n, vocabulary), and the share of rows with the same largest."""
+    """‖got − want‖ / ‖want‖ of logits (n, vocabulary); the share of rows with the same argmax."""
     got, want = floats(got), floats(want)
     return float(np.linalg.norm(got - want) / np.linalg.norm(want)), float(np.mean(got.argmax(-1) == want.argmax(-1)))

@@ -101,9 +101,8 @@ def compress_heads(kind: str, y: Array, v: Array, x: Array, r: int, seed: int) -
     x = xp.reshape(x, (*lead, -1, x.shape[-1]))  # the queries of all heads that share keys
     memories = []
     for at in np.ndindex(*lead):
-        keys, values, queries = (t[(*at, ...)] for t in (y, v, x))
-        rng = np.random.default_rng([seed, *at[-1:]])
-        memories.append(BY_KEYS[kind](keys, values, queries, r, rng))
+        Y, V, X = (t[(*at, ...)] for t in (y, v, x))
+        memories.append(BY_KEYS[kind](Y, V, X, r, np.random.default_rng([seed, *at[-1:]])))
 
     def stack(arrays: Sequence[Any]) -> Any:
         return None if arrays[0] is None else xp.reshape(xp.stack(arrays, axis=0), (*lead, *arrays[0].shape))

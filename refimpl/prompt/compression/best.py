@@ -28,8 +28,8 @@ class Best:
         Best(budget=2**16)        Best(error=0.01)        Best(error=0.01, within=5)
 
     budget : bytes of a layer      error : relative, of the prompt's part of attention
-    within : certify, before rounding, |o − ô| ≤ error · (largest − smallest value) for *all* queries
-             |x| ≤ within, instead of measuring
+    within : certify, before rounding, that |o − ô| ≤ error · (largest − smallest value) for *all*
+             queries |x| ≤ within, instead of measuring
     The error is measured on every second one of the expected queries; maps that need queries get
     the others. It is the least of many, and so a little optimistic.
     """
@@ -98,7 +98,7 @@ class Best:
 
 
 def attention_error(memory: Memory, y: Array, v: Array, x: Array) -> float:
-    """‖o − ô‖ / ‖o‖ of attention to the prompt alone, x (..., heads, n, d); inf if ô is not finite."""
+    """‖o − ô‖ / ‖o‖ of attention to the prompt alone, x (..., heads, n, d); inf if ô is not."""
     wide = memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
     exact = Memory(Points(y[..., None, :, :]), v[..., None, :, :])
     (num, den, _), (top, bottom, _) = ([floats(part) for part in one.read(x)] for one in (wide, exact))

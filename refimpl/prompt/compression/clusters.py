@@ -75,8 +75,7 @@ def lloyd(Y: Floats, weight: Floats, r: int, first: int) -> tuple[Floats, Indice
 
 
 def nearest_centres(Y: Floats, centres: Floats) -> Indices:
-    nearest: Indices = np.argmin(np.sum(centres**2, axis=-1) - 2 * Y @ centres.T, axis=-1)
-    return nearest
+    return np.asarray(np.argmin(np.sum(centres**2, axis=-1) - 2 * Y @ centres.T, axis=-1))
 
 
 def membership(nearest: Indices, r: int) -> Floats:
@@ -85,7 +84,7 @@ def membership(nearest: Indices, r: int) -> Floats:
 
 
 def fill_empty_clusters(nearest: Indices, r: int) -> Indices:
-    """The same with a key of the largest cluster in each empty one; there must be r keys at least."""
+    """The same with a key of the largest cluster in each empty one; there must be r keys."""
     nearest = nearest.copy()
     for i in np.flatnonzero(np.bincount(nearest, minlength=r) == 0):
         nearest[np.flatnonzero(nearest == np.argmax(np.bincount(nearest, minlength=r)))[0]] = i

@@ -1,4 +1,4 @@
-"""Importance sampling: a few tokens or directions, whose sums are right on average (we derive it)."""
+"""Importance sampling: a few tokens or directions, whose sums are right on average. Ours."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def mean_attention(x: Array, y: Array) -> NDArray[np.float64]:
 
 def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     e = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
-    shares: NDArray[np.float64] = e / np.sum(e, axis=-1, keepdims=True)
-    return shares
+    return np.asarray(e / np.sum(e, axis=-1, keepdims=True))
 
 
 def half_norms(y: Array) -> Array:
