@@ -260,21 +260,15 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
     arrays |= {f"memory.phi.{name}": x for name, x in (memory.phi.directions or {}).items()}
     common_namespace(who, **like, **arrays)
     check_shape(who, "memory.S", S, *groups, "features", m if mix is None else "rank")
-    wanted: dict[str, tuple[int | str, ...]] = {
-        "memory.z": (*groups, r),
-        "memory.scale": (*groups, 1 if scale is not None and tuple(scale.shape[-1:]) == (1,) else r),
-        "memory.mix": (*groups, S.shape[-1], m + 1),
-        "memory.phi.points": (*groups, r, d),
-        "memory.phi.omega": ("directions", d),
-    }
-    for name, x in memory.phi.directions().items():
-        check_shape(who, f"memory.phi.{name}", x, *wanted[f"memory.phi.{name}"], like="to match `memory.S`")
-    features = memory.phi.features(d)
-    if not r or features != r:
-        raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
+    scales = 1 if scale is not None and tuple(scale.shape[-1:]) == (1,) else r
+    wanted: dict[str, tuple[int | str, ...]] = {"memory.S": S.shape[-2:], "memory.z": (r,), "memory.scale": (scales,)}
+    wanted |= {"memory.mix": (S.shape[-1], m + 1), "memory.phi.points": (r, d)}
     for name, x in arrays.items():
         tail = (*groups, *wanted[name]) if name in wanted else ("directions", d)
         check_shape(who, name, x, *tail, like="to match `memory.S`")
         check_finite(who, name, x, axes=("row", "column")[-min(x.ndim, 2) :])
+    features = memory.phi.features(d)
+    if not r or features != r:
+        raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     vectors = ("memory.z", "memory.scale")
     leading_axes(who, **{name: x[..., None, :] if name in vectors else x for name, x in arrays.items()})

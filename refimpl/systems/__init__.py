@@ -41,30 +41,9 @@ from .rational import QQ
 from .rounded import Rounded
 from .running_error import RunningError
 
-__all__ = [
-    "GF",
-    "MP",
-    "QQ",
-    "ArraySystem",
-    "Degrees",
-    "Dependencies",
-    "Dual",
-    "Float",
-    "ObjectSystem",
-    "Rounded",
-    "RunningError",
-    "System",
-    "SystemArray",
-    "balls",
-    "floats",
-    "fractions",
-    "is_prime",
-    "require",
-    "round_to",
-    "seed_of",
-    "system",
-    "system_of",
-]
+__all__ = ["GF", "MP", "QQ", "Degrees", "Dependencies", "Dual", "Float", "Rounded", "RunningError", "balls"]
+__all__ += ["ArraySystem", "ObjectSystem", "System", "SystemArray", "system", "system_of"]
+__all__ += ["floats", "fractions", "is_prime", "require", "round_to", "seed_of"]
 
 
 def system(name: str) -> System:

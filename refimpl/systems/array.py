@@ -29,6 +29,7 @@ Frequencies = list[tuple[Fraction, Fraction]]  # θ = base^exponent as (base, ex
 
 # What a system can do, and the function whose absence shows that it cannot.
 CAPABILITIES = {"ring": "multiplication", "field": "division", "ordered": "maximum", "real": "exp"}
+FUNCTIONS = ("exp", "log", "sqrt", "tanh", "cos", "sin")  # of a real system
 
 
 class System:
@@ -37,13 +38,18 @@ class System:
     label : how `--system` spells it, as word(argument)
     words : the words with which a label of this class may begin, if it is not the name of the class
     ways  : the ways in which `verify` may compare its numbers
+    file_label, file_dtype : how safetensors files name it and its numbers; "" if they have no place
     """
 
     name: str
     words: tuple[str, ...] = ()
     can: frozenset[str] = frozenset(CAPABILITIES)
     exact = False  # equality is decided, not estimated
+    file_dtype: str = ""
     xp: Namespace
+    equal: Callable[[Any, Any], bool]  # same shape and, entry by entry, the same numbers
+    # The array of that name in a file as one of this system. Its numbers are not trusted.
+    from_file: Callable[[str, HostArray], Array]
 
     def __repr__(self) -> str:
         return self.name
@@ -54,9 +60,13 @@ class System:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         return self.name
+
+    @functools.cached_property
+    def file_label(self) -> str:
+        return self.label
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> System:
@@ -69,29 +79,11 @@ class System:
             return ("equality", "witness")
         raise NotDefined(f"verify: {self.name} has no way of deciding equality")
 
-    @property
-    def file_label(self) -> str:
-        """The system as a file names it."""
-        return self.label
-
-    @property
-    def file_dtype(self) -> str:
-        """The dtype of its numbers in safetensors files; empty if they have no place there."""
-        return ""
-
     def to_file(self, x: Any) -> HostArray:
         """An array of this system as a file holds it."""
         raise NotDefined(f"numbers of {self.name} cannot be written; floats of at most 64 bits and GF(p) can")
 
-    def from_file(self, name: str, x: HostArray) -> Array:
-        """The array of that name in a file as one of this system. Its numbers are not trusted."""
-        raise NotImplementedError
-
     def convert(self, values: Any) -> Array:
-        raise NotImplementedError
-
-    def equal(self, x: Any, y: Any) -> bool:
-        """Same shape and, entry by entry, the same numbers."""
         raise NotImplementedError
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
@@ -102,15 +94,11 @@ class System:
         raise NotDefined(f"cos is not defined in {self.name}; use power_table, which needs only c² + s² = 1")
 
 
-def article(word: str) -> str:
-    return ("an " if word[0] in "aeiou" else "a ") + word
-
-
 def require(system: System, capability: str, who: str) -> None:
     """Refuse, in one sentence, a system that cannot do what `who` needs."""
     if capability not in system.can:
-        lacking = CAPABILITIES[capability]
-        raise NotDefined(f"{lacking} is not defined in {system.name}; {who} needs {article(capability)} system")
+        lacking, a = CAPABILITIES[capability], "an" if capability[0] in "aeiou" else "a"
+        raise NotDefined(f"{lacking} is not defined in {system.name}; {who} needs {a} {capability} system")
 
 
 def integer_argument(word: str, argument: str, default: int) -> int:
@@ -134,9 +122,8 @@ def fractions(values: Any, who: str) -> HostArray:
         return elementwise(as_fraction, a)
     except (AttributeError, ValueError, OverflowError):
         at = first(elementwise(lambda x: not (isinstance(x, numbers.Real) and math.isfinite(x)), a).astype(bool))
-        raise ValueError(
-            f"{who}: cannot convert {a[at]} at index {at}; numbers must be finite and real, in rows of one length"
-        ) from None
+        rule = "numbers must be finite and real, in rows of one length"
+        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; {rule}") from None
 
 
 def first(bad: HostArray) -> tuple[int, ...]:
@@ -197,9 +184,8 @@ class SystemArray:
         return self.system
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> HostArray:
-        raise TypeError(
-            f"an array over {self.system.name} does not become a NumPy array by itself; use floats(x) or x.tolist()"
-        )
+        hint = "does not become a NumPy array by itself; use floats(x) or x.tolist()"
+        raise TypeError(f"an array over {self.system.name} {hint}")
 
     def __getitem__(self, index: Any) -> SystemArray:
         return self.system.each(lambda p: p[index], self)
@@ -266,10 +252,7 @@ class SystemArray:
     def __pow__(self, exponent: int) -> SystemArray:
         if not isinstance(exponent, int) or exponent < 0:
             raise TypeError(f"an exponent in {self.system.name} must be an integer ≥ 0, got {exponent!r}")
-        power = self.system.ones_like(self)
-        for _ in range(exponent):
-            power = power * self
-        return power
+        return functools.reduce(operator.mul, [self] * exponent, self.system.ones_like(self))
 
 
 class ArraySystem(System):
@@ -291,20 +274,21 @@ class ArraySystem(System):
         return self.name
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"{name} is not among the array functions of {self.name}; see refimpl.systems.array.ArraySystem"
-        )
+        if name in FUNCTIONS:
+            return functools.partial(self.function, name)
+        where = "refimpl.systems.array.ArraySystem"
+        raise AttributeError(f"{name} is not among the array functions of {self.name}; see {where}")
 
-    # Every system supplies these. x, y: tuples of planes, which broadcast.
+    # Every system supplies lift, neg, add and mul. x, y: tuples of planes, which broadcast.
 
     def lift(self, fractions: HostArray) -> Planes:
         """Exact rationals (an object array of Fraction) as numbers of this system."""
         raise NotImplementedError
 
-    def add(self, x: Planes, y: Planes) -> Planes:
+    def neg(self, x: Planes) -> Planes:
         raise NotImplementedError
 
-    def neg(self, x: Planes) -> Planes:
+    def add(self, x: Planes, y: Planes) -> Planes:
         raise NotImplementedError
 
     def mul(self, x: Planes, y: Planes) -> Planes:
@@ -326,7 +310,6 @@ class ArraySystem(System):
         return x == 0
 
     def fractions(self, x: SystemArray) -> HostArray:
-        """The entries as exact rationals."""
         raise NotDefined(f"numbers of {self.name} are not rationals")
 
     def as_floats(self, x: SystemArray) -> HostArray | None:
@@ -372,7 +355,6 @@ class ArraySystem(System):
         return x != y
 
     def equal(self, x: SystemArray, y: SystemArray) -> bool:
-        """Same shape and, entry by entry, the same numbers."""
         return x.shape == y.shape and not self.unequal(x, y).any()
 
     # The namespace: functions that only move entries.
@@ -421,7 +403,7 @@ class ArraySystem(System):
     def moveaxis(self, x: SystemArray, source: int, destination: int, /) -> SystemArray:
         return self.each(lambda p: np.moveaxis(p, source, destination), x)
 
-    def take(self, x: SystemArray, indices: HostArray, /, *, axis: int) -> SystemArray:
+    def take(self, x: SystemArray, indices: HostArray | int, /, *, axis: int) -> SystemArray:
         return self.each(lambda p: np.take(p, indices, axis=axis), x)
 
     def concat(self, arrays: Any, *, axis: int = 0) -> SystemArray:
@@ -471,18 +453,16 @@ class ArraySystem(System):
             total = total + x[..., :, i : i + 1] * y[..., i : i + 1, :]
         return total
 
-    def _fold(self, f: Callable[..., SystemArray], start: SystemArray, x: SystemArray, axis: int) -> SystemArray:
+    def _fold(self, f: Callable[..., Any], start: SystemArray, x: SystemArray, axis: int, keep: bool) -> SystemArray:
         for i in range(x.shape[axis]):
-            start = f(start, self.each(lambda p, i=i: np.take(p, i, axis=axis), x))
-        return start
+            start = f(start, self.take(x, i, axis=axis))
+        return self.each(lambda p: np.expand_dims(p, axis), start) if keep else start
 
     def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
-        total = self._fold(operator.add, self.zeros(np.delete(x.shape, axis)), x, axis)
-        return self.each(lambda p: np.expand_dims(p, axis), total) if keepdims else total
+        return self._fold(operator.add, self.zeros(np.delete(x.shape, axis)), x, axis, keepdims)
 
     def max(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
-        top = self._fold(self.maximum, self.each(lambda p: np.take(p, 0, axis=axis), x), x, axis)
-        return self.each(lambda p: np.expand_dims(p, axis), top) if keepdims else top
+        return self._fold(self.maximum, self.take(x, 0, axis=axis), x, axis, keepdims)
 
     def min(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         return -self.max(-x, axis=axis, keepdims=keepdims)
@@ -498,26 +478,8 @@ class ArraySystem(System):
         return self.maximum(x, -x)
 
     def function(self, name: str, x: SystemArray) -> SystemArray:
-        """An elementary function, by name; real systems override this."""
+        """One of FUNCTIONS, by name; real systems override this."""
         raise NotDefined(f"{name} is not defined in {self.name}; it needs a real system")
-
-    def exp(self, x: SystemArray) -> SystemArray:
-        return self.function("exp", x)
-
-    def sqrt(self, x: SystemArray) -> SystemArray:
-        return self.function("sqrt", x)
-
-    def log(self, x: SystemArray) -> SystemArray:
-        return self.function("log", x)
-
-    def tanh(self, x: SystemArray) -> SystemArray:
-        return self.function("tanh", x)
-
-    def cos(self, x: SystemArray) -> SystemArray:
-        return self.function("cos", x)
-
-    def sin(self, x: SystemArray) -> SystemArray:
-        return self.function("sin", x)
 
 
 class ObjectSystem(ArraySystem):
@@ -554,15 +516,18 @@ class ObjectSystem(ArraySystem):
         return self.wrap((np.matmul(x.planes[0], y.planes[0]),)) if faster is None else faster
 
     small_product = 2**62  # terms up to which NumPy's loop over objects is the fastest way
-
-    def large_product(self, x: SystemArray, y: SystemArray) -> SystemArray | None:
-        """x @ y in a faster way, if there is one for these numbers."""
-        return None
+    large_product: Callable[[SystemArray, SystemArray], SystemArray | None]  # a faster way, if there is one
 
     def sum(self, x: SystemArray, *, axis: int, keepdims: bool = False) -> SystemArray:
         if not x.shape[axis]:  # NumPy's sum of no objects is the integer 0
             return super().sum(x, axis=axis, keepdims=keepdims)
         return self.wrap((np.sum(x.planes[0], axis=axis, keepdims=keepdims),))
+
+    def random(self, shape: tuple[int, ...], seed: int) -> Array:
+        """Uniform over the multiples of 2⁻⁵² in [-1, 1), in a real system."""
+        if "real" not in self.can:
+            return super().random(shape, seed)
+        return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
     def power(self, base: Any, exponent: Any) -> Any:
         """base^exponent for two objects of a real system."""

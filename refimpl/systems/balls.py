@@ -32,13 +32,9 @@ class Balls(ObjectSystem):
     def __init__(self, digits: int) -> None:
         if not isinstance(digits, int) or digits < 1:
             raise ValueError(f"Balls: digits must be a positive integer, got {digits!r}")
-        self.digits = digits
+        self.digits, self.label = digits, f"balls({digits})"
         self.name = f"balls({digits} digits, {self.maker})"
         self._start()
-
-    @property
-    def label(self) -> str:
-        return f"balls({self.digits})"
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> Balls:
@@ -75,11 +71,8 @@ class Balls(ObjectSystem):
         return self.ctx.power(base, exponent) * self.unit
 
     def apply(self, name: str, x: Any) -> Any:
-        """A function of one ball.
-
-        About once in 10⁴ times, mpmath's exp misses its enclosure by a last place. `unit` makes up
-        for that, for log too.
-        """
+        # About once in 10⁴ times, mpmath's exp misses its enclosure by a last place, which `unit`
+        # makes up for, for log too.
         from mpmath.libmp import ComplexResult
 
         if name == "tanh":  # mpmath.iv has none
@@ -100,9 +93,7 @@ class Balls(ObjectSystem):
         return elementwise(self._contains_zero, (x[0] - y[0])).astype(bool)
 
     def _contains_zero(self, x: Any) -> bool:
-        if not self.bounded(x):
-            return True
-        low, high = self.ends(x)
+        low, high = self._ends(x) if self.bounded(x) else (0, 0)
         return low <= 0 <= high
 
     def less(self, x: Planes, y: Planes) -> HostArray:
@@ -145,10 +136,6 @@ class Balls(ObjectSystem):
             return math.inf
         return math.nextafter(float(largest), math.inf) if largest else 0.0
 
-    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
-        """Exact points, uniform over the multiples of 2⁻⁵² in [-1, 1)."""
-        return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
-
 
 def at_own_precision(method: Method) -> Method:
     """The method, run at the precision of its system: that of python-flint is global."""
@@ -167,10 +154,8 @@ class ArbBalls(Balls):
     maker = "flint.arb"
 
     lift = at_own_precision(Balls.lift)
-    add = at_own_precision(Balls.add)
+    add, mul, div = map(at_own_precision, (Balls.add, Balls.mul, Balls.div))
     neg = at_own_precision(Balls.neg)
-    mul = at_own_precision(Balls.mul)
-    div = at_own_precision(Balls.div)
     eq = at_own_precision(Balls.eq)
     sum = at_own_precision(Balls.sum)
     maximum = at_own_precision(Balls.maximum)
@@ -210,23 +195,21 @@ class ArbBalls(Balls):
         """By arb_mat, whose enclosures are mostly smaller than those of one addition after the other."""
         y = self.right_factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-        left, right = (
-            np.broadcast_to(v.planes[0], (*lead, *v.shape[-2:])).reshape(math.prod(lead), *v.shape[-2:]) for v in (x, y)
-        )
-        entries = [e for a, b in zip(left, right, strict=True) for e in (self._matrix(a) * self._matrix(b)).entries()]
+        left, right = (self._matrices(np.broadcast_to(v.planes[0], (*lead, *v.shape[-2:]))) for v in (x, y))
+        entries = [e for a, b in zip(left, right, strict=True) for e in (a * b).entries()]
         return self.wrap((np.fromiter(entries, object, len(entries)).reshape(*lead, x.shape[-2], y.shape[-1]),))
 
-    def _matrix(self, x: HostArray) -> Any:
-        rows, columns = x.shape
-        return self.flint.arb_mat(rows, columns, x.ravel().tolist())
+    def _matrices(self, x: HostArray) -> list[Any]:
+        *lead, rows, columns = x.shape
+        return [self.flint.arb_mat(rows, columns, x[i].ravel().tolist()) for i in np.ndindex(*lead)]
 
 
 @functools.cache
 def balls(digits: int, maker: str | None = None) -> Balls:
     """Balls by `arb` (python-flint) when installed, else by `mpmath.iv`; or by the given maker."""
-    if maker is None:
-        maker = "arb" if importlib.util.find_spec("flint") else "iv"
+    installed = importlib.util.find_spec("flint")
+    maker = ("arb" if installed else "iv") if maker is None else maker
     choose("balls", "maker", maker, ("arb", "iv"))
-    if maker == "arb" and not importlib.util.find_spec("flint"):
+    if maker == "arb" and not installed:
         raise ImportError("python-flint is not installed: pip install 'refimpl[fast]'")
     return ArbBalls(digits) if maker == "arb" else Balls(digits)

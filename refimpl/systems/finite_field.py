@@ -43,9 +43,8 @@ class FiniteField(ArraySystem):
 
     def from_file(self, name: str, x: HostArray) -> SystemArray:
         if x.min(initial=0) < 0 or x.max(initial=0) >= self.p:
-            raise ValueError(
-                f"`{name}` must hold integers from 0 to p − 1, for {self.name}, got {x.min()} to {x.max()}"
-            )
+            got = f"{x.min()} to {x.max()}"
+            raise ValueError(f"`{name}` must hold integers from 0 to p − 1, for {self.name}, got {got}")
         return self.wrap((x,))
 
     def lift(self, fractions: HostArray) -> Planes:

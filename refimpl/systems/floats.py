@@ -18,7 +18,7 @@ import numpy as np
 
 from ..arrays import Array, HostArray, Namespace
 from ..errors import NotDefined, choose
-from .array import System, SystemArray, elementwise, fractions, host, require
+from .array import Frequencies, System, SystemArray, elementwise, fractions, host, require
 from .formats import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -30,22 +30,19 @@ FILE_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16":
 quiet = functools.partial(np.errstate, all="ignore")
 
 
-@functools.cache
-def _numpy() -> Namespace:
-    import array_api_compat.numpy
-
-    return cast(Namespace, array_api_compat.numpy)
+_namespaces: dict[type, Namespace] = {}  # by the type of arrays
 
 
 def array_namespace(x: Array) -> Namespace:
-    """The array namespace of x. array_api_compat finds any, but is slow for NumPy."""
-    if isinstance(x, np.ndarray):
-        return _numpy()
+    """The array namespace of x. array_api_compat finds any by its type, but slowly: once is enough."""
     if isinstance(x, SystemArray):
         return cast(Namespace, x.system)
-    import array_api_compat
+    if type(x) not in _namespaces:
+        import array_api_compat
 
-    return cast(Namespace, array_api_compat.array_namespace(x))
+        example = np.empty(0) if isinstance(x, np.ndarray) else x  # JAX makes arrays of NumPy that count as its own
+        _namespaces[type(x)] = cast(Namespace, array_api_compat.array_namespace(example))
+    return _namespaces[type(x)]
 
 
 def device(x: Array) -> Any:
@@ -113,7 +110,7 @@ def _ones(rows: int, columns: int, dtype: Any) -> HostArray:
 
 
 def surely_finite(x: Array) -> bool:
-    """all(isfinite(x)), or False where the answer would take longer. One nan or inf makes a sum nan or inf."""
+    """all(isfinite(x)), or False where that takes longer. One nan or inf makes a sum nan or inf."""
     if isinstance(x, SystemArray):
         return x.system.always_finite
     if not isinstance(x, np.ndarray):
@@ -180,7 +177,7 @@ class Float(System):
         if isinstance(device, str) and library == "jax.numpy":
             device = importlib.import_module("jax").devices(device)[0]
         xp = array_namespace(module.zeros(0))
-        wanted = getattr(module, dtype, None)
+        wanted, floating = getattr(module, dtype, None), False
         try:
             with warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
                 got = xp.zeros(0, dtype=wanted).dtype
@@ -195,10 +192,12 @@ class Float(System):
 
     def _set(self, xp: Namespace, dtype: Any, device: Any, library: str) -> None:
         self.xp, self.dtype, self.device = xp, dtype, device
-        self.kind = dtype_name(dtype)
+        self.kind = self.file_label = dtype_name(dtype)
+        self.file_dtype = FILE_DTYPES.get(self.kind, "")
         self.can = System.can - ({"ordered"} if "complex" in self.kind else set())
         elsewhere = device is not None and "cpu" not in str(device).lower()
         self.name = f"{library} {self.kind}" + (f" on {device}" if elsewhere else "")
+        self.label = self.name.removeprefix("numpy ")
 
     @classmethod
     def of(cls, x: Array) -> Float:
@@ -212,10 +211,6 @@ class Float(System):
         self._set(xp, dtype, device, xp.__name__.removeprefix("array_api_compat."))
         return self
 
-    @property
-    def label(self) -> str:
-        return self.name.removeprefix("numpy ")
-
     @classmethod
     def from_label(cls, word: str, argument: str) -> Float:
         return cls("numpy", word)
@@ -225,20 +220,11 @@ class Float(System):
         if str(self.device).startswith("meta"):
             raise NotDefined(f"verify: {self.name} has shapes but no values; there is nothing to compare")
         if self.kind not in FORMATS:
-            raise NotDefined(
-                f"verify: no error bound is known for {self.name}; it must be float64, float32, float16 or bfloat16"
-            )
+            known = "float64, float32, float16 or bfloat16"
+            raise NotDefined(f"verify: no error bound is known for {self.name}; it must be {known}")
         if FORMATS[self.kind][0] < 24:
             return ("probe", "oracle")
         return ("bound", "probe", "oracle", *(["sampled"] if self.kind == "float64" else []))
-
-    @property
-    def file_label(self) -> str:
-        return self.kind
-
-    @property
-    def file_dtype(self) -> str:
-        return FILE_DTYPES.get(self.kind, "")
 
     def to_file(self, x: Array) -> HostArray:
         return host(x) if self.file_dtype else super().to_file(x)
@@ -273,7 +259,7 @@ class Float(System):
         """Uniform over [-1, 1), rounded to this dtype."""
         return self.place(np.random.default_rng(seed).uniform(-1, 1, shape))
 
-    def angles(self, frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[Array, Array]:
+    def angles(self, frequencies: Frequencies, positions: Any) -> tuple[Array, Array]:
         cos, sin = host_angles(frequencies, positions)
         return self.place(cos), self.place(sin)
 
@@ -281,7 +267,7 @@ class Float(System):
 # θ/2π = T/2⁶⁴ + τ with T an integer. uint64 computes p T modulo 2⁶⁴, so whole turns drop out without
 # rounding. Quarter turns drop out next, and the angle that is left is small: it is below 0.8 in size
 # and wrong by less than 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
-def host_angles(frequencies: list[tuple[Fraction, Fraction]], positions: Any) -> tuple[HostArray, HostArray]:
+def host_angles(frequencies: Frequencies, positions: Any) -> tuple[HostArray, HostArray]:
     """cos and sin of pθ in float64, right to 2⁻⁵¹ at any position up to 2⁵³, for θ up to 2⁶⁴."""
     whole, part = _turns(tuple(frequencies))
     p = np.asarray(positions, dtype=np.int64)[..., None]

@@ -86,9 +86,8 @@ def matmul(a: HostArray, b: HostArray, p: int) -> HostArray:
     """a @ b mod p, with any leading axes."""
     if a.shape[-1] > LONG:
         blocks = (slice(k, k + LONG) for k in range(0, a.shape[-1], LONG))
-        return functools.reduce(
-            lambda x, y: subtract_once(x + y, p), (matmul(a[..., k], b[..., k, :], p) for k in blocks)
-        )
+        parts = (matmul(a[..., k], b[..., k, :], p) for k in blocks)
+        return functools.reduce(lambda x, y: subtract_once(x + y, p), parts)
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     large = a.shape[-2] * max(b.shape[-2:]) >= PIECE
     if large:

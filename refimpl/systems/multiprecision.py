@@ -24,17 +24,11 @@ class Multiprecision(ObjectSystem):
             raise ValueError(f"MP: digits must be a positive integer, got {digits!r}")
         import mpmath
 
-        self.digits = digits
-        self.ctx = mpmath.MPContext()
+        self.digits, self.name, self.label = digits, f"mpmath({digits} digits)", f"mpmath({digits})"
+        self.libmp, self.ctx = mpmath.libmp, mpmath.MPContext()
         self.ctx.dps = digits
-        self.name = f"mpmath({digits} digits)"
-        self.libmp = mpmath.libmp
         self._exact = mpmath.MPContext()  # its sums of products do not round
         self._exact.prec = self.ctx.prec + 2**16
-
-    @property
-    def label(self) -> str:
-        return f"mpmath({self.digits})"
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> Multiprecision:
@@ -84,10 +78,6 @@ class Multiprecision(ObjectSystem):
         """m 2^e as mpmath holds it: libmp.from_man_exp without its checks of arguments."""
         return self.libmp.normalize(1 if m < 0 else 0, abs(m), e, m.bit_length(), prec, rounding)
 
-    def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
-        """Uniform over the multiples of 2⁻⁵² in [-1, 1)."""
-        return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
-
     def guard(self, bits: int) -> AbstractContextManager[Any]:
         return cast(AbstractContextManager[Any], self.ctx.extraprec(bits + 8))
 
@@ -104,10 +94,8 @@ def align(x: HostArray) -> tuple[slices.Integers, HostArray] | None:
     """(m, e) with x = m 2^e: integers below 2^WIDE, an exponent for each row; None if impossible."""
     try:
         parts = [v._mpf_ for v in x.flat]
-        sign, exp, bits = (
-            np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)).astype(np.int64).reshape(x.shape)
-            for i in (0, 2, 3)
-        )
+        flat = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)) for i in (0, 2, 3))
+        sign, exp, bits = (values.astype(np.int64).reshape(x.shape) for values in flat)
     except (AttributeError, OverflowError):  # a complex number, an exponent beyond 2³¹
         return None
     low = np.where(bits, exp, 2**31).min(axis=-1, keepdims=True)  # a zero has no exponent

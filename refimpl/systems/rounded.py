@@ -33,11 +33,7 @@ class Rounded(ArraySystem):
         for point in points:
             choose("Rounded", "points", point, ("elementwise", "sums", "partial"))
         self.format, self.points = format, tuple(points)
-        self.name = f"{format} rounded at {', '.join(('inputs', *points))}"
-
-    @property
-    def label(self) -> str:
-        return f"rounded({self.format})"
+        self.name, self.label = f"{format} rounded at {', '.join(('inputs', *points))}", f"rounded({format})"
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> Rounded:
@@ -88,8 +84,7 @@ class Rounded(ArraySystem):
         a, b = x.planes[0], self.right_factor(x, y).planes[0]
         if "partial" not in self.points:
             return self.wrap((self._at("sums", a @ b),))
-        products = self.wrap((a[..., :, :, None] * b[..., None, :, :],))
-        return self.sum(products, axis=-2)
+        return self.sum(self.wrap((a[..., :, :, None] * b[..., None, :, :],)), axis=-2)
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over [-1, 1), rounded."""

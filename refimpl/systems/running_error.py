@@ -161,10 +161,8 @@ class RunningError(ArraySystem):
         return self.wrap((value, np.zeros(shape)))
 
     def angles(self, frequencies: Frequencies, positions: Any) -> tuple[SystemArray, SystemArray]:
-        cos, sin = (
-            self.wrap((round_to(t, self.format), np.full(t.shape, 2.0**-51 + self.u)))
-            for t in host_angles(frequencies, positions)
-        )
+        both, error = host_angles(frequencies, positions), 2.0**-51 + self.u
+        cos, sin = (self.wrap((round_to(t, self.format), np.full(t.shape, error))) for t in both)
         return cos, sin
 
 
