@@ -236,7 +236,7 @@ def ren_liu_mlp(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     yield "one step", ren_liu.one_step(impl.through_relu(seen, W_1, W_2), eta), behind[0, :]
 
 
-def rank_one_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
+def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     """A context is worth a change of rank one of W, for the token at hand: W (a + δ) = (W + ΔW) a.
 
     a and a + δ are what attention makes of T tokens without N tokens before them, and with.
@@ -315,6 +315,7 @@ LESSONS = (Lesson(3, 2, 1, T=2, steps=2), Lesson(1, 1, 1))
 WIDE = (Lesson(2, 1, 3, steps=2), Lesson(3, 2, 2, T=2))
 ATTENDED = (Lesson(3, 1, 2, T=2), Lesson(1, 1, 1))
 FOUR = (Lesson(4, 1, 1, T=2),)
+PATCHED = (Lesson(1, 3, 2, T=2), Lesson(1, 1, 2))
 MOVED = (Lesson(3, 2, 3, T=2), Lesson(2, 1, 1))
 
 
@@ -363,7 +364,7 @@ DESCENTS = (
     softmax(ren_liu_softmax, GRAM, REN("Theorem 3.1"), ours="the constants; the features"),
     theorem(ren_liu_variants, "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0", VARIANTS, ours=f"{READINGS}; {AUGMENTED}", cases=FOUR),
     mlp(ren_liu_mlp, "D ≠ 0, η ≠ 0", REN("its extension to a feed-forward layer"), ours="the construction"),
-    theorem(rank_one_patch, "|a|² ≠ 0", UNTRAINED, cases=(Lesson(1, 3, 2, T=2), Lesson(1, 1, 2))),
+    theorem(context_as_patch, "|a|² ≠ 0", UNTRAINED, name="rank_one_patch", cases=PATCHED),
 )
 WITNESSES = (
     witness(query_among_keys, LARGE, ONE, ours="the witness"),

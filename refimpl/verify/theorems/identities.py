@@ -206,7 +206,7 @@ def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     yield from states("ab without b", impl.remove(then(a, b), b, K), a)
 
 
-def shift(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """A shifted state, read from its new position, gives the output of the whole text."""
     arrays, options = problem(case, numbers)
     want, _ = impl.linear_attention(*arrays, **options)
@@ -288,10 +288,11 @@ THEOREMS = (
     rotation(rope_layouts, "a ring", DERIVED, turns),
     identity(state_monoid, f"a ring; {MOVES}", DERIVED, moves, needs=("ring", "a state")),
     identity(
-        shift,
+        shifted_state,
         f"{ANY_FIELD}; causal; {MOVES}",
         "Chen et al. 2024, as read in notes on it",
         lambda case: moves(case) and case.mask == "causal",
+        name="shift",
         ours="RoPE before the kernel",
     ),
     identity(exact_probes, WITHIN, DERIVED, ways=("probe",), **LONGER),
