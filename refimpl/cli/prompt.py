@@ -24,7 +24,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add, formats = parser.add_argument, "safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp"
     add("model", metavar="MODEL", help=f"{formats}; gpt-nano JSON")
     add("--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin")
-    add("--dtype", default="float64", metavar="T", help="of weights that refimpl did not write: float64 (default), float32 ...")
+    add("--dtype", default="float64", metavar="T", help="of weights in other formats: float64 (default), float32 ...")
 
 
 @contextmanager
