@@ -125,7 +125,7 @@ class Tally:
         return f"; {vacuous} of {rows} rows vacuous" if vacuous else ""
 
     def largest(self, field: str) -> tuple[Finding, str]:
-        """The finding with the largest value of a field, and its place; no place if the value is 0."""
+        """The finding with the largest value of a field, and its place, empty if the value is 0."""
         pairs = ((f, f"{f.name} at {i.case}") for i in self.instances for f in i.findings)
         finding, where = max(pairs, key=lambda pair: getattr(pair[0], field))
         return finding, where if getattr(finding, field) else ""
