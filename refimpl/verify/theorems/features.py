@@ -95,7 +95,7 @@ def taylor_kernel(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
 def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Iterator[Sampled]:
     """Random features are unbiased, and their mean squared error is what `mean_squared_error` says.
 
-    MAPS maps of r features each are drawn as one map; its directions in blocks are r each.
+    MAPS maps of r features each are drawn as one map; a block of d = r directions is one map.
     """
     u = numbers.draw(1, case.d)
     xp = array_namespace(u)

@@ -146,7 +146,7 @@ def draw_state(case: ModelCase, numbers: Numbers) -> State:
 
 
 def iclca(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """The converted model gives, on the input alone, the output of the model on prompt and input."""
+    """The converted model gives, on the input alone, the model's output on prompt and input."""
     problem = Problem.of(case, numbers, impl)
     yield "output", problem.read(problem.converted()), problem.prompted()
 
