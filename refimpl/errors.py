@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 
 class NotDefined(TypeError):
-    """A number system lacks what was asked of it."""
+    """A number system, a layer or a file format does not have the operation asked for."""
 
 
 class ZeroDenominator(ZeroDivisionError):
-    """φ(q_t)·z_t = 0 for some token."""
+    """A denominator is zero, such as φ(q_t)·z_t for some token."""
 
 
 class NotFinite(ArithmeticError):
-    """A float result overflowed."""
+    """A float result is nan or inf."""
 
 
 def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a name that is not known, and suggest a similar one that is."""
+    """Refuse a name that is not among `known`, and suggest the most similar one that is."""
     names = sorted(known)
     if not isinstance(value, str) or value not in names:
         import difflib
@@ -29,6 +29,6 @@ def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None
 
 
 def brief(value: object) -> str:
-    """A value in a message; its type, if the value is long."""
+    """A value as text for a message; only its type, if the text has more than 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else f"a value of type {type(value).__name__}"

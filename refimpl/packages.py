@@ -21,7 +21,7 @@ OPTIONAL = {
 
 
 def version(distribution: str) -> str | None:
-    """The installed version, without importing anything; None if there is none."""
+    """The installed version of a distribution, which is not imported; None if there is none."""
     # CuPy's wheels are named by CUDA version.
     for name in (distribution, *(f"cupy-cuda{i}x" for i in (11, 12, 13) if distribution == "cupy")):
         try:

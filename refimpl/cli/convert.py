@@ -31,7 +31,7 @@ from ..verify.conversion_check import check_conversion, held_out
 from .output import json_target, progress, write_json
 from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
 
-FAR = 10  # times the rounding error of the prompted model; luck may make it a few times
+FAR = 10  # times the error of the prompted model is too much; chance alone gives a few times
 FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")} | {"model": "MODEL"}
 
 
@@ -58,14 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--features", type=int, metavar="R", help="how many features the memory has in each head")
     add("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")
     add("--error", type=float, metavar="E", help="with --by best: the relative error that attention may have")
-    add("--seed", type=int, default=0, metavar="N", help="of the held-out input, and of what is drawn (default: 0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the held-out input and of all draws (default: 0)")
     add("--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)")
     add("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
-    add("--json", metavar="FILE", help="write what was done to FILE")
+    add("--json", metavar="FILE", help="write a report to FILE")
 
 
 class Request(NamedTuple):
-    """All that the command line asks for, read and found to be in order."""
+    """The arguments of the command line, with their files read and checked."""
 
     options: argparse.Namespace
     out: Path
@@ -77,7 +77,7 @@ class Request(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What --check found: the lines to print, the exit status, and a report for --json."""
+    """The result of --check: the lines to print, the exit status, and a report for --json."""
 
     text: str = ""
     status: int = 0
@@ -85,11 +85,11 @@ class Check(NamedTuple):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert, check if asked to, write the biases if they hold; the exit status."""
+    """Convert a prompt, check if asked to, write biases that hold; return the exit status."""
     if options.backend in ("jax", "jax.numpy"):
         os.environ.setdefault("JAX_ENABLE_X64", "1")  # else JAX has no float64
     request, show = read_request(options), progress()
-    with quiet(), naming_flags(**FLAGS):  # an overflow is an error of its own
+    with quiet(), naming_flags(**FLAGS):  # an overflow raises an error, so NumPy need not warn
         began = time.perf_counter()
         converted = convert_prompt(request, show)
         seconds = time.perf_counter() - began
@@ -115,7 +115,7 @@ def read_request(options: argparse.Namespace) -> Request:
     if out == target or out in inputs - replaced:
         raise ValueError(f"--out: {options.out} must be a file of its own, neither MODEL nor that of --json")
     model, _, prompt = read_inputs(options)
-    restart = not (options.keep_positions or model.config.table)  # absolute positions cannot begin anew
+    restart = not (options.keep_positions or model.config.table)  # absolute positions cannot begin again at 0
     strength = read_strength(options.strength, system_of(model.like).exact)
     how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
     with naming_flags(r="--features", budget="--budget", error="--error", seed="--seed"):
@@ -127,7 +127,7 @@ def read_request(options: argparse.Namespace) -> Request:
 
 
 def read_strength(text: str, exact: bool) -> int | float | Fraction:
-    """A number: an integer if it is one, a fraction where numbers are exact, else a float."""
+    """The strength: an int if it is an integer, a Fraction in an exact system, else a float."""
     try:
         number = Fraction(text) if exact or "/" in text else float(text)
     except (ValueError, ZeroDivisionError):
@@ -136,7 +136,7 @@ def read_strength(text: str, exact: bool) -> int | float | Fraction:
 
 
 def read_compression(options: argparse.Namespace, model: Model) -> Best | Compression | None:
-    """How a prompt becomes a memory, from --by, --features, --budget and --error."""
+    """The compression that --by, --features, --budget and --error ask for."""
     if options.by is not None:
         choose("convert", "--by", options.by, (*KINDS, "best"))
     sizes = {"best": ["budget", "error"], None: [], "cache": [], "taylor": []}.get(options.by, ["features"])
@@ -170,9 +170,9 @@ def check_biases(request: Request, converted: Model, show: Callable[[str], None]
     model, prompt, seed, M = request.model, request.prompt, request.options.seed, converted.prompts[-1]
     text = held_out(model, M, 16, seed)
     tokens = f"on {text.shape[-1 if model.config.vocabulary else -2]} tokens of seed {seed}"
-    if model.config.past is not State:  # no error bound is known, only a distance of logits
+    if model.config.past is not State:  # no error bound is known, so only logits are compared
         return measure(request, converted, text, tokens)
-    # the quadratic form sums over all positions too, and is faster
+    # the quadratic form also sums over all positions, and is faster
     definition = linear_attention if M <= 64 else linear_attention_quadratic
     found = check_conversion(model, converted, prompt, text, **request.how, definition=definition, progress=show)
     status = {"EXCESS": 1, "VACUOUS": 2}.get(found.verdict, 0)
@@ -180,14 +180,14 @@ def check_biases(request: Request, converted: Model, show: Callable[[str], None]
 
 
 def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check:
-    """The distance of logits from those of the prompted model; if exact, also from wider floats."""
+    """Compare logits with the prompted model and, for an exact conversion, with wider floats."""
     model, prompt, mask = request.model, request.prompt, request.how["mask"]
     form = "sum" if model.config.past is Carried else None
     found = fidelity(model, converted, prompt, text, form=form, mask=mask)
     lines, holds = [f"against the prompted model, {tokens}: {found}"], not found.worse_than_dropped
     exact = request.by is None and mask == "causal" and np.ndim(prompt) == 1
     if exact and (errors := rounding(model, converted, prompt, text, form=form)):
-        limit = f"it is exact, so {FAR} times as much would not hold"
+        limit = f"more than {FAR} times the prompted error would fail"
         lines.append(f"against wider floats: converted {errors[0]:.2g} off, prompted {errors[1]:.2g}; {limit}")
         unit = 2.0 ** -FORMATS[system_of(model.like).kind][0]  # type: ignore[attr-defined]
         holds = holds and errors[0] <= FAR * max(errors[1], unit)
@@ -195,7 +195,7 @@ def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check
 
 
 def chosen_memories(request: Request, converted: Model) -> list[str]:
-    """For each layer, where its memory comes from."""
+    """For each layer, a description of its memory."""
     return [b.memories[-1].about for b in converted.biases or () if request.by and b.memories[-1].about]
 
 

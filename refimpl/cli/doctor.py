@@ -1,4 +1,4 @@
-"""`refimpl doctor`: what libraries and devices are here. A broken library is only a finding."""
+"""`refimpl doctor`: list libraries and devices. A broken library is a finding, not an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was found; exit status 2 if something that is needed is not."""
+    """Print the findings; return 2 if a needed library is missing or broken, else 0."""
     target, findings = json_target(options.json), examine()
     print(describe_findings(findings), flush=True)
     if target:

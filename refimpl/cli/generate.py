@@ -24,16 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(backend="numpy", device=None)
     add_model_arguments(parser)
     add = parser.add_argument
-    add("--prompt", default="", metavar="TEXT", help="what to go on from (default: the beginning of a text)")
-    add("--tokens", type=int, default=100, metavar="N", help="how many; fewer if the text ends (default: 100)")
-    add("--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest (default)")
-    add("--seed", type=int, default=0, metavar="N", help="of what is drawn at a temperature (default: 0)")
+    add("--prompt", default="", metavar="TEXT", help="text to continue (default: the beginning of a text)")
+    add("--tokens", type=int, default=100, metavar="N", help="how many to write; fewer if the text ends (default: 100)")
+    add("--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest token (default)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the draws at a temperature > 0 (default: 0)")
     add("--baked", metavar="FILE", help="biases of MODEL, written by convert: a prompt that need not be read again")
     add("--logits", metavar="FILE.npy", help="write the logits of the first token after the prompt")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the text that follows, and nothing else, to stdout, as it comes; the exit status."""
+    """Write the text that follows, and nothing else, to stdout; return the exit status."""
     target = None if options.logits is None else target_file("--logits", options.logits)
     if target in input_files(options):
         raise ValueError(f"--logits: {options.logits} must be a file of its own, not one that is read")
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
     with naming_flags(text="--prompt", model="MODEL", **{name: f"--{name}" for name in how}):
         text = check_request(model, text, **how)
-    with quiet():  # an overflow is an error of its own
+    with quiet():  # an overflow raises an error, so NumPy need not warn
         logits, model = read_tokens(model, text)
         if target:
             with replacing("--logits", target) as file:
@@ -60,7 +60,7 @@ def decode(text: Any, ids: Iterator[int], tokenizer: Tokenizer | None) -> Iterat
     """
     if tokenizer is None:
         return (f" {i}" if n else f"{i}" for n, i in enumerate(ids))
-    # how a token is written may depend on the one before it
+    # The text of a token may depend on the token before it.
     pieces = tokenizer.decode_stream(chain([int(text[-1])], takewhile(lambda i: i != tokenizer.start, ids)))
     next(pieces)
     return pieces

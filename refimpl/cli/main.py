@@ -1,7 +1,7 @@
 """The command `refimpl`: a parser, and one module for each command.
 
-Exit status: 0 all hold, 1 some fail, 2 some were not decided (VACUOUS, NOT RUN), or nothing
-could run.
+Exit status: 0 all is well, 1 a check fails, 2 a check is not decided or there was an error,
+130 interrupted.
 """
 
 from __future__ import annotations

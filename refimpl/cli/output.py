@@ -1,4 +1,4 @@
-"""What every command writes besides its results: a JSON file, and a line on the terminal."""
+"""Output of all commands: a JSON file, and a line of progress on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments MODEL, --tokenizer, --baked and --prompt, which say what a command reads."""
+"""The arguments MODEL, --tokenizer, --baked and --prompt: the inputs of a command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add, formats = parser.add_argument, "safetensors of refimpl, GPT-2 or Llama; .bin of llama2.c or rwkv.cpp"
     add("model", metavar="MODEL", help=f"{formats}; gpt-nano JSON")
     add("--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin")
-    add("--dtype", default="float64", metavar="T", help="of a model that others wrote: float64 (default), float32 ...")
+    add("--dtype", default="float64", metavar="T", help="of weights in other formats: float64 (default), float32 ...")
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def read_inputs(options: argparse.Namespace) -> tuple[Model, Tokenizer | None, A
 
 
 def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
-    """The tokenizer in a file; else bytes for a recurrent model of 256 tokens, or None: ids."""
+    """The tokenizer in a file; without a file, bytes for RWKV with 256 tokens, else None."""
     if path is None and (model.config.vocabulary != 256 or model.config.family != "rwkv"):
         return None
     tokenizer = ByteTokenizer() if path is None else read_tokenizer(path)
@@ -89,7 +89,7 @@ def read_prompt(prompt: str, model: Model, tokenizer: Tokenizer | None = None) -
 
 
 def encode(source: str, text: str, model: Model, tokenizer: Tokenizer) -> list[int]:
-    """The ids of a text, of which there must be one or more."""
+    """The ids of a text; there must be one or more of them."""
     begin = model.biases is None
     ids = tokenizer.encode(text, begin=begin)
     if not ids and begin and tokenizer.start is not None:
@@ -113,7 +113,7 @@ def read_ids(source: str, text: str, model: Model) -> list[int]:
 
 def read_numbers(source: str, path: Path, model: Model) -> Any:
     try:
-        x = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a lie about its size takes no memory
+        x = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a false size takes no memory
     # NumPy reads the header as Python
     except (ValueError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError) as error:
         raise ValueError(f"{source}: must be a .npy file of numbers: {error}") from error

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check theorems, print the table, write the certificates; the exit status."""
+    """Check theorems, print the table, write the certificates; return the exit status."""
     if options.backend in ("jax", "jax.numpy"):
         os.environ.setdefault("JAX_ENABLE_X64", "1")  # else JAX has no float64
     if options.list:
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, list[str]]:
-    """The results, their seeds, and how they differ from a certificate that is replayed."""
+    """The results, their draws, and each difference from the certificate that is replayed."""
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
         results = registry.verify(options.names, systems, full=options.full, draws=draws, progress=progress())
@@ -88,7 +88,7 @@ def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, li
 
 
 def write_failures(results: list[Result], draws: Draws) -> None:
-    """A certificate of each failure alone, and how to replay it."""
+    """Write a certificate of each failure, and print the command that replays it."""
     for result in (r for r in results if r.verdict == "FAIL"):
         name = re.sub(r"\W+", "-", f"{result.theorem} {result.system}").strip("-")
         path = target_file("verify", f"refimpl-failure-{name}.json")
@@ -112,7 +112,7 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
     choose("verify", "--backend", library, [*LIBRARIES, "jax"])
     found = []
     for dtype in ("float64", "float32", "float16", "bfloat16"):
-        # some libraries, or devices, lack some dtypes
+        # Some libraries and devices lack some dtypes.
         with contextlib.suppress(ValueError, TypeError):
             found.append(try_system(functools.partial(Float, library, dtype, device), library, device))
     if not found:
@@ -121,7 +121,7 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
 
 
 def try_system(make: Callable[[], System], name: str, device: str | None = None) -> System:
-    """A system that has held a number: a missing device is one error, not many failures."""
+    """Make a system and one number in it: a missing device is then one error, not many."""
     try:
         system = make()
         system.convert([1])

@@ -5,9 +5,8 @@
     von_oswald.py   linear self-attention whose layers are gradient steps; GD++
     dai.py          attention without softmax as implicit finetuning, and how alike the two are
     ren_liu.py      softmax attention as one gradient step on a dual model, and its variants
-    patch.py        a context as a rank-one change of an MLP: exact, but for one token only
+    patch.py        a context as a rank-one change of an MLP, exact for one token only
 
 Tokens are rows, as everywhere. The weights W (m, r) of a predictor are written as in the papers,
-f(x) = W x, so rows go by x Wᵀ. The papers are given as read in notes on them; the docstrings say
-which parts are our own.
+f(x) = W x, so a row x becomes x Wᵀ. The docstrings say which parts are our own.
 """

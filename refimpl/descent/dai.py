@@ -4,10 +4,10 @@
     W_ZSL    = W_V X (W_K X)ᵀ        ΔW_ICL = Σ_i (W_V x'_i) (W_K x'_i)ᵀ
     F_FT(q)  = (W_V + ΔW_V) X Xᵀ (W_K + ΔW_K)ᵀ q
 
-X' are the demonstrations, X is the query's own text. Both add something to W_ZSL. That they add
-the same is measured, not claimed.
+X' are the demonstrations, X is the query's own text. Demonstrations and finetuning both change
+W_ZSL. How alike the two changes are is measured; no equality is claimed.
 
-Source   Dai et al. 2023 (arXiv 2212.10559); the metrics follow its code, `likeness` says where not
+Source   Dai et al. 2023 (arXiv 2212.10559); the metrics follow its code, but see `likeness`
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def f_icl(q: Array, demonstrations: Array, X: Array, W_K: Array, W_V: Array) -> 
 
 
 def f_zsl(q: Array, X: Array, W_K: Array, W_V: Array) -> Array:
-    """The same with no demonstrations: one score for each token, times its value."""
+    """Attention of q to text X alone: the sum of the values, each times its score."""
     T = check_finite_arrays("f_zsl", q=q, X=X, W_K=W_K, W_V=W_V).matrix_transpose
     for name, W in (("W_K", W_K), ("W_V", W_V)):
         check_shape("f_zsl", name, W, "rows", X.shape[-1], like="to match `X`")
@@ -49,7 +49,7 @@ def delta_W(X: Array, W_K: Array, W_V: Array) -> Array:
 
 
 def f_ft(q: Array, X: Array, W_K: Array, W_V: Array, dW_K: Array, dW_V: Array) -> Array:
-    """The same with finetuned keys and values: (W_V + ΔW_V) X Xᵀ (W_K + ΔW_K)ᵀ q."""
+    """Attention with finetuned keys and values: (W_V + ΔW_V) X Xᵀ (W_K + ΔW_K)ᵀ q."""
     common_namespace("f_ft", W_K=W_K, dW_K=dW_K, W_V=W_V, dW_V=dW_V)
     check_shape("f_ft", "dW_K", dW_K, *W_K.shape, like="to match `W_K`", all_axes=True)
     check_shape("f_ft", "dW_V", dW_V, *W_V.shape, like="to match `W_V`", all_axes=True)
@@ -83,7 +83,7 @@ class Heads(NamedTuple):
     o: Array
 
     def scores(self, queries: slice, keys: slice) -> Array:
-        """q_t·k_s of projected tokens: before RoPE, φ and any softmax."""
+        """The scores q_t·k_s, before RoPE, φ and any softmax."""
         return self.q[..., queries, :] @ array_namespace(self.k).matrix_transpose(self.k[..., keys, :])
 
 
@@ -115,11 +115,11 @@ def likeness(model: Model, tuned: Model, demonstrations: Array, text: Array) -> 
 
     demonstrations : (M, width)    text : (n, width), vectors
 
-    Ours: each head by itself, its output before W_O, scores q·k before RoPE and φ; for Kendall's τ
-    the scores of the tuned model when it reads the demonstrations; τ-a. In the code of Dai et al.
-    SimAOU is of the output of the whole layer, after W_O; for τ the scores are summed over heads,
-    the finetuned ones are products of the query vector with the query vectors of the training
-    tokens, recorded while finetuning; and it is τ-b.
+    Ours: each head is compared by itself, by its output before W_O and its scores q·k before RoPE
+    and φ; Kendall's τ is τ-a, and the tuned model reads the demonstrations for it. The code of Dai
+    et al. takes SimAOU of the output of the layer, after W_O, and τ-b of scores summed over heads.
+    Its finetuned scores are products of the query vector with the query vectors of the training
+    tokens, recorded while finetuning.
     """
     both = common_namespace("likeness", demonstrations=demonstrations, text=text).concat(
         [demonstrations, text], axis=-2
@@ -140,7 +140,7 @@ def rec2ftp(zsl: Sequence[bool], icl: Sequence[bool], ft: Sequence[bool]) -> flo
     """Recall to finetuning's predictions: of the examples that finetuning gets right and zero-shot
     does not, the share that ICL gets right too.
 
-    zsl, icl, ft : which examples are predicted rightly
+    zsl, icl, ft : for each example, whether its prediction is right
     """
     if not len(zsl) == len(icl) == len(ft):
         raise ValueError(

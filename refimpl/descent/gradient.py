@@ -1,4 +1,4 @@
-"""Gradients, taken from the loss and from nothing else."""
+"""Gradients, computed from the loss alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gradient(loss: Loss, W: Array, *data: Array) -> Array:
 def slope(loss: Loss, W: Array, E: Array, *data: Array) -> Array:
     """The ε-part of loss(W + ε E): by dual numbers, or by the forward mode of torch and JAX.
 
-    NumPy's floats are differentiated as those of `Rounded`.
+    NumPy's floats are differentiated by dual numbers over `Rounded`.
     """
     if isinstance(W, SystemArray):
         dual = Dual(W.system)
@@ -57,7 +57,7 @@ def slope(loss: Loss, W: Array, E: Array, *data: Array) -> Array:
         raise ValueError(f"gradient: `W` must be of NumPy, torch, JAX or a number system of ours, got one of {library}")
     jvp: Callable[..., tuple[Array, Array]] = import_module("torch.func" if library == "torch" else "jax").jvp
     with warnings.catch_warnings():
-        # torch deprecates its own rules at their first use
+        # torch warns of deprecated code of its own at the first use
         warnings.simplefilter("ignore", DeprecationWarning)
         return jvp(loss, (W + 0 * E, *data), (E, *(0 * x for x in data)))[1]
 
@@ -80,7 +80,7 @@ def squared_error(W: Array, X: Array, Y: Array) -> Array:
 
 
 def alignment(W: Array, values: Array, keys: Array) -> Array:
-    """Σ_i v_iᵀ W k_i: how far the predictions W k_i point where the values do.
+    """Σ_i v_iᵀ W k_i: how well the predictions W k_i align with the values.
 
     W : (..., m, r)    values : (N, m)    keys : (N, r)
     """

@@ -15,7 +15,7 @@ from .gradient import Loss, Number, gradient
 
 
 def trained_weights(W_0: Array, errors: Array, inputs: Array) -> Array:
-    """W_0 + Σ_i e_i x_iᵀ, as a training loop leaves it: one outer product after the other.
+    """W_0 + Σ_i e_i x_iᵀ, summed as in a training loop, one outer product after the other.
 
     W_0 : (m, d)    errors : (n, m)    inputs : (n, d)    ->  (m, d)
     """
@@ -27,7 +27,7 @@ def trained_weights(W_0: Array, errors: Array, inputs: Array) -> Array:
 
 
 def dual_form(W_0: Array, errors: Array, inputs: Array, x: Array) -> Array:
-    """W_0 x + Σ_i e_i (x_i·x): the same layer keeps its weights, and attends to its history.
+    """W_0 x + Σ_i e_i (x_i·x): the layer keeps its first weights and attends to its history.
 
     x : (q, d), queries    ->  (q, m)
     Equals   trained_weights(W_0, errors, inputs) x (theorem dual_form)

@@ -1,11 +1,11 @@
-"""A context as a rank-one change of the first weights of an MLP: exact, but for the token at hand.
+"""A context as a rank-one change of the first weights of an MLP, exact for one token only.
 
-Where attention makes a of a token without the context and a + δ with it,
+If attention gives a for a token without the context, and a + δ with it, then
 
     W (a + δ) = (W + ΔW) a,        ΔW = (W δ) aᵀ / |a|²
 
-so for this token the context is worth ΔW, of rank one. Another token has another a and δ: ΔW
-depends on the token, where the biases of ICLCA (prompt/conversion.py) do not.
+so for this token the context acts as ΔW, of rank one. Another token has another a and δ. So ΔW
+depends on the token, while the biases of ICLCA (prompt/conversion.py) do not.
 
 Source   "Learning without training", arXiv 2507.16003
 """

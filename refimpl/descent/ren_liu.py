@@ -5,12 +5,11 @@ softmax κ = exp(k·q):
 
     o = Σ_i κ(k_i, q) v_i / D,        D = Σ_i κ(k_i, q) over all tokens
 
-The dual model f(x) = W φ(x) starts at W_0 = (1/D) Σ_{i∈T} v_i φ(k_i)ᵀ and takes one step of rate η
-on
+The dual model f(x) = W φ(x) starts at W_0 = (1/D) Σ_{i∈X_T} v_i φ(k_i)ᵀ. One step of rate η on
 
-    L(W) = −1/(ηD) Σ_{i∈D} v_iᵀ W φ(k_i)
+    L(W) = −1/(ηD) Σ_{i∈X_D} v_iᵀ W φ(k_i)
 
-and then f(q) = o. η cancels. D is that of this query, so every query has a dual model of its own.
+makes f(q) = o. η cancels. D depends on the query, so every query has a dual model of its own.
 
 Source   Ren & Liu 2024 (arXiv 2310.13220), Theorem 3.1; the constants are our reconstruction
 """
@@ -88,9 +87,9 @@ class Variant:
     regularised, the others negative samples and augmented. `decay` and `penalty` are two readings
     of one slide.
 
-    Ours: the loss of which the slides' `off_diagonal` is a step; how negatives are chosen, which
-    the source does not say, as far as we know; that g_1, g_2 change the demonstrations alone; and
-    that g_2 comes after φ. The slides write g_1(W_V X) and g_2(W_K X), the latter before φ.
+    Ours: the loss of which `off_diagonal` is a step; the choice of negatives, which the source does
+    not give as far as we know; that g_1 and g_2 change the demonstrations alone; and that g_2 comes
+    after φ. The slides write g_1(W_V X) and g_2(W_K X), the latter before φ.
     """
 
     decay: Number = 0
@@ -109,9 +108,9 @@ NORMAL = Variant()
 
 
 def attention(context: QueryContext, variant: Variant = NORMAL, *, eta: Number = 1) -> Array:
-    """o (m,), by its definition: scores, their sum, the weighted mean of values; or a variant.
+    """o (m,), the mean of the values weighted by their scores, or a variant of it.
 
-    eta : for `penalty` alone
+    eta : the rate η, which only `penalty` needs
     """
     context = apply_maps("attention", context, variant)
     xp = array_namespace(context.q)
@@ -136,7 +135,7 @@ def apply_maps(who: str, context: QueryContext, variant: Variant) -> QueryContex
 
 
 def W_0(context: QueryContext) -> Array:
-    """(1/D) Σ_{i∈T} v_i φ(k_i)ᵀ, (m, r): the dual model before it has context a demonstration."""
+    """(1/D) Σ_{i∈X_T} v_i φ(k_i)ᵀ, (m, r): the dual model before any demonstration."""
     T = common_namespace("W_0", q=context.q).matrix_transpose
     return divide("W_0", T(context.V_T) @ context.K_T, context.D[None, :], "Σ κ(k, q)")
 
@@ -184,7 +183,7 @@ def one_step(context: QueryContext, eta: Number, variant: Variant = NORMAL) -> A
 
 
 def one_at_a_time(context: QueryContext, eta: Number) -> Array:
-    """The same in N steps, a demonstration in each."""
+    """f(q) after N steps, on one demonstration each."""
     eta = rate("one_at_a_time", eta, context)
     W = W_0(context)
     for i in range(context.K_D.shape[0]):
@@ -193,7 +192,7 @@ def one_at_a_time(context: QueryContext, eta: Number) -> Array:
 
 
 def scalar_array(who: str, name: str, x: Number, like: Array) -> Array:
-    """x as an array of shape (), which can stand among the data of a loss."""
+    """x as an array of shape (), which can be passed to a loss among its data."""
     check_scalar(who, name, x, like=like)
     if not isinstance(x, int | float | Fraction):
         return x
@@ -213,7 +212,7 @@ def require_nonzero(who: str, formula: str, x: Array) -> Array:
 def through_relu(context: QueryContext, W_1: Array, W_2: Array) -> QueryContext:
     """The context of attention with an MLP behind it, W_2 relu(W_1 o).
 
-    Its values are A v with A = W_2 Σ W_1; Σ says which hidden units are on for this query's o. Then
+    Its values are A v with A = W_2 Σ W_1, where Σ selects the hidden units that are on for o. Then
 
         attention(through_relu(context, …)) = W_2 relu(W_1 attention(context))
 
@@ -236,7 +235,7 @@ def residual(W_1: Array, W_2: Array, c: Number, activation: Map) -> Map:
 
 
 def subtract_negatives(V: Array, negatives: Sequence[Sequence[int]], beta: Number) -> Array:
-    """v_i − (β/k) Σ_{j∈N(i)} v_j, for each i the k negatives N(i)."""
+    """v_i − (β/k) Σ_{j∈N(i)} v_j, where N(i) are the k negatives of demonstration i."""
     xp = common_namespace("subtract_negatives", V=V)
     check_scalar("subtract_negatives", "beta", beta, V=V)
     rows = []
@@ -272,11 +271,10 @@ def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, del
         2 w ρ √Tr(K) / N + 6 w ρ κ √(log(2/δ) / 2N)
 
     With probability 1 − δ no f(x) = W φ(x) with |W|_F ≤ w exceeds it, if every possible example has
-    |v| ≤ ρ and κ(k, k) ≤ κ² = largest.
+    |v| ≤ ρ and κ(k, k) ≤ κ² = largest. proofs/README.md derives it, for this norm. The slides state
+    O(w ρ d_o √Tr(K) / N + √(log(1/δ) / N)), without the norm; here no d_o is needed.
 
-    scores : κ(k_i, k_i) of the N examples, the diagonal of K Derived in proofs/README.md, for this
-    norm. The slides state O(w ρ d_o √Tr(K) / N + √(log(1/δ) / N)) and do not say for which norm;
-    here no d_o is needed.
+    scores : κ(k_i, k_i) of the N examples, the diagonal of K
     """
     if not 0 < delta < 1:
         raise ValueError(f"gap_bound: `delta` must lie between 0 and 1, got {delta}")
@@ -294,10 +292,9 @@ def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, del
 def gram_features(G: Array) -> Array:
     """Features (n, n) with φ_i·φ_j = G_ij, for a positive definite G: G = C Cᵀ by Cholesky.
 
-    The features of softmax have infinite width, but n tokens need only n of them: G_ij =
+    The features of softmax have infinite width, but n tokens need only n features: G_ij =
     exp(x_i·x_j) over the keys and the query. So the dual model of softmax attention is exact and of
-    finite width.
-    G is taken to be symmetric: its lower triangle is read.   Needs real
+    finite width. Only the lower triangle of G is read.   Needs real
     """
     xp = check_finite_arrays("gram_features", G=G)
     check_shape("gram_features", "G", G, *G.shape[-1:], "tokens", all_axes=True)
@@ -323,8 +320,8 @@ def softmax_context(X_D: Array, X_T: Array, q: Array, W_Q: Array, W_K: Array, W_
     """The context of a token q (width,) under softmax attention, with features by its Gram matrix.
 
     X_D : (N, width)    X_T : (T, width)    W_Q, W_K : (d, width)    W_V : (m, width)
-    κ = exp(k·q); a scale 1/√d belongs to W_Q. Two tokens with the same key, or a key that equals
-    the query, have no positive definite Gram matrix, and are refused.
+    κ = exp(k·q); W_Q must include any scale 1/√d. Two equal keys, or a key equal to the query, are
+    refused, since their Gram matrix is not positive definite.
     """
     xp = common_namespace("softmax_context", X_D=X_D, X_T=X_T, q=q, W_Q=W_Q, W_K=W_K, W_V=W_V)
     T, N = xp.matrix_transpose, X_D.shape[0]

@@ -10,7 +10,7 @@ makes y_j ← y_j − ΔW x_j, where ΔW = −(η/N) Σ_i (W_0 x_i − y_i) x_i�
 moves likewise, so the next layer is the next step, if the tokens of the context see all of the
 context (a prefix mask), and no query.
 
-Source   von Oswald et al. 2023 (arXiv 2212.07677), Proposition 1; our reading, checked in numbers
+Source   von Oswald et al. 2023 (arXiv 2212.07677), Proposition 1; our reading, checked numerically
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def queries(X: Array, W_0: Array) -> Array:
 
 
 def predictions(tokens: Array, m: int) -> Array:
-    """Minus the y-part of tokens that went through."""
+    """The predictions −y, from the y-part (the last m entries) of the output tokens."""
     return -tokens[..., tokens.shape[-1] - check_integer("predictions", "m", m, least=0, most=tokens.shape[-1]) :]
 
 
@@ -83,9 +83,9 @@ def identity_matrices(like: Array) -> Callable[[int], Array]:
 
 
 def steps(tokens: Array, context: Array, W_0: Array, eta: Number, count: int, *, dampening: Number = 1) -> Array:
-    """The tokens after `count` steps of gradient descent: one layer, applied so many times.
+    """The tokens after `count` steps of gradient descent: one layer, applied `count` times.
 
-    dampening : λ, by which a layer changes a token, e ← e + λ (layer(e) − e): the rate is then λη
+    dampening : λ in e ← e + λ (layer(e) − e), which makes the rate λη
     """
     check_scalar("steps", "dampening", dampening, W_0=W_0)
     weights = proposition_1(W_0, eta, context.shape[-2])
@@ -95,7 +95,7 @@ def steps(tokens: Array, context: Array, W_0: Array, eta: Number, count: int, *,
 
 
 def regression_model(W_0: Array, eta: Number, N: int, *, layers: int = 1, gamma: Number = 0) -> Model:
-    """The same as a model of the library, for tokens by `model_examples` and `model_queries`.
+    """Such layers as a model of the library, on tokens of `model_examples` and `model_queries`.
 
     In such a model a token always sees itself. A query must not be a key, so x stands twice in a
     token: (key, x, y), with key = x for an example and key = 0 for a query. This construction is
@@ -106,8 +106,8 @@ def regression_model(W_0: Array, eta: Number, N: int, *, layers: int = 1, gamma:
 
     gamma : γ of GD++, by which the context also moves its inputs, x_j ← (I − γ Σ_i x_i x_iᵀ) x_j.
             This takes two heads more, one for each place of x, and heads are max(m, d) wide. In the
-            paper W_0 = 0. Otherwise only one layer is a step: the next one reads W_0 x of inputs
-            that have moved, and targets that were moved for the inputs before.
+            paper W_0 = 0. Otherwise only the first layer is a step: the next one reads W_0 x of
+            inputs that have moved, but its targets moved with the earlier inputs.
     """
     xp = check_finite_arrays("regression_model", W_0=W_0)
     check_shape("regression_model", "W_0", W_0, "outputs", "inputs", all_axes=True)
@@ -145,9 +145,9 @@ def places(W_0: Array) -> tuple[Array, Array, Array]:
 def mapped_model(model: Model, W_0: Array, W_1: Array, W_2: Array) -> Model:
     """A `regression_model` behind a token-wise map f(x) = x + W_2 σ(W_1 x): it descends on f(x).
 
-    Proposition 2; this map is ours. It is the MLP of one layer more, in front, whose attention is
+    Proposition 2; this map is ours. It is the MLP of an additional first layer, whose attention is
     zero. It maps both places of x, so a key of 0 stays 0. Where the two places differ, as they do
-    in a query, it turns −W_0 x into −W_0 f(x).
+    in a query, it changes −W_0 x to −W_0 f(x).
 
     W_0 : (m, d), as in the model    W_1 : (h, d)    W_2 : (d, h)    σ "quadratic", h (2 + h) / 4
     """
@@ -193,9 +193,9 @@ def pairing_model(like: Array, d: int, m: int, N: int) -> Model:
     """An attention layer that builds the tokens (x_j, y_j) from separate ones x_1, y_1, x_2, y_2, …
 
     Proposition 3; the construction is ours. A token is (x, y, place), where x or y is 0; a table of
-    absolute positions adds the place, which is one-hot. Token t looks for place t − 1 and adds the
-    x there to its own: a y-token gets the x before it, an x-token gets the x of a y-token, which is
-    0. like : an array, in whose numbers the model is
+    absolute positions adds the place, which is one-hot. Token t attends to place t − 1 and adds the
+    x there to its own. So a y-token gets the x before it, and an x-token gets 0.
+    like : an array in the number system of the model
     """
     xp, eye = common_namespace("pairing_model", like=like), identity_matrices(like)
     for name, n in (("d", d), ("m", m), ("N", N)):

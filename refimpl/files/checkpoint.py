@@ -3,10 +3,10 @@
     layers.0.b_KV (..., groups, features, values)   layers.0.b_D (..., groups, features)
     and every weight by its name
 
-Other pasts than a State have other names, see their classes. The metadata say what the numbers mean: the
-configuration, the number system, the position at which the input is read, the lengths of the
-prompts, the maps of memories, and two digests: of the model without biases, and of the biases.
-Biases can also be saved alone; they go back only onto the model they came from.
+The classes of other pasts than a State name their arrays. The metadata hold the configuration, the
+number system, the position at which the input is read, the lengths of the prompts, the maps of
+memories, and two digests: of the model without biases, and of the biases. Biases can also be saved
+alone; they can be loaded only onto the model that they came from.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONVENTIONS = (
     "no epsilon"
 )
 FARTHEST = 2**53  # every number system can rotate by the positions up to this one
-LONGEST = 10**6  # characters of one entry of the metadata
+LONGEST = 10**6  # an entry of the metadata has fewer characters
 
 
 def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
@@ -96,7 +96,7 @@ def fingerprint(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -
 
 
 def read_contents(contents: Contents, base: Model | None, library: str, device: Any) -> Model:
-    """The model in a file of which nothing is believed; every error says what is wrong with it."""
+    """The model in a file. All of it is checked, and every error says what is wrong."""
     tensors, metadata = contents.tensors, contents.metadata
     if metadata.get("format") != FORMAT:
         raise ValueError(f"`format` must be {FORMAT!r}, as `save` writes it, got {brief(metadata.get('format'))}")
@@ -170,7 +170,7 @@ def parse(name: str, text: str) -> Any:
 
 
 def check_sizes(arrays: Mapping[str, Array]) -> None:
-    """An empty array may have any shape: refuse axes that cost memory without having numbers."""
+    """Refuse an empty array whose long axes would cost memory though it holds no numbers."""
     numbers = sum(prod(x.shape) for x in arrays.values())
     for name, x in arrays.items():
         if prod(n for n in x.shape[:-1] if n) > numbers:
@@ -179,7 +179,7 @@ def check_sizes(arrays: Mapping[str, Array]) -> None:
 
 
 def layer_and_name(name: str, config: Any) -> tuple[int | None, str]:
-    """The layer to which a bias belongs, and its name there; no layer if it is not a bias."""
+    """The layer to which a bias belongs, or None if it is not a bias, and its name there."""
     start, number, short = (*name.split(".", 2), "", "")[:3]
     is_number = number.isdecimal() and number == str(int(number[:10])) and int(number) < config.layers
     is_bias = start == "layers" and is_number and config.past.owns(short)
@@ -220,7 +220,7 @@ def config_text(who: str, config: Any) -> str:
 
 
 def config_from_text(text: str) -> Any:
-    """The configuration in a text, which must be just what `config_text` makes of it."""
+    """The configuration in a text, which must be exactly the `config_text` of it."""
     try:
         values = json.loads(text)
         config = families()[values.pop("family", "attention")].from_json(values)

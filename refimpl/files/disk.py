@@ -1,4 +1,4 @@
-"""Files on disk: written completely or not at all, and read with nothing in them believed."""
+"""Files on disk are written completely or not at all, and checked as they are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any
 from ..errors import brief
 
 PathLike = str | os.PathLike[str]
-LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have 2^20
+LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have about 2^20
 
 
 def target_file(who: str, path: PathLike) -> Path:
@@ -34,7 +34,7 @@ def target_file(who: str, path: PathLike) -> Path:
 
 @contextmanager
 def located(about: str) -> Iterator[None]:
-    """ValueErrors inside this block say first where they arose."""
+    """The message of a ValueError inside this block begins with `about`."""
     try:
         yield
     except ValueError as error:
@@ -43,7 +43,7 @@ def located(about: str) -> Iterator[None]:
 
 @contextmanager
 def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
-    """A new file that replaces the target if its block ends well, and else leaves no trace."""
+    """A new file that replaces the target if the block succeeds, and otherwise leaves no trace."""
     draft = target.with_name(f".refimpl-{os.getpid()}-{time.time_ns()}.tmp")
     try:
         with open(draft, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -88,7 +88,7 @@ def read_object(who: str, path: PathLike, most: int = LARGEST_TEXT) -> dict[str,
 
 
 def parse_json(text: str) -> Any:
-    """JSON, with a key that occurs twice in an object refused, and NaN and Infinity too."""
+    """The value of a JSON text. Repeated keys, NaN and Infinity are refused."""
 
     def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(key for key, _ in pairs)

@@ -5,7 +5,7 @@
                name: {"dtype": code, "shape": [...], "data_offsets": [begin, end]}}
     the rest   the arrays, little-endian, in C order, one after another without a gap
 
-Source   huggingface.co/docs/safetensors. Differs: keys that repeat or are not known, and booleans
+Source   huggingface.co/docs/safetensors. Differs: repeated and unknown keys, and booleans
          other than 0 and 1, are refused. Metadata are sorted: equal contents give equal files.
 """
 
@@ -74,7 +74,7 @@ def write_safetensors(
 
 
 def narrow(who: str, name: str, x: Any) -> np.ndarray:
-    """The upper halves of float32 numbers whose lower halves are empty."""
+    """The upper 16 bits of float32 numbers whose lower 16 bits are zero."""
     if isinstance(x, np.ndarray) and x.dtype == np.float32:
         bits = np.ascontiguousarray(x).view(np.uint32)
         if not (bits & 0xFFFF).any():
@@ -128,7 +128,7 @@ def read_safetensors(path: PathLike) -> Contents:
 
 
 class Entry(NamedTuple):
-    """One tensor of a header, found to be in order."""
+    """One tensor of a header, after all checks."""
 
     begin: int
     end: int

@@ -4,12 +4,12 @@ With u the unit roundoff, K = n + r + 2, γ_K = Ku/(1 − Ku), and A_num, A_den 
 and denominator with absolute values everywhere, any form of linearized attention, in any order of
 summation, gives ô with
 
-    |ô − o| ≤ [γ_K (A_num + |o| A_den)/|den| + u|o|] / (1 − γ_K A_den/|den|)
-    |ô − o| ≤ γ_K A_num        unnormalised
+    |ô − o| ≤ [γ_K (A_num + |o| A_den)/|den| + u|o|] / (1 − γ_K A_den/|den|)      normalised
+    |ô − o| ≤ γ_K A_num                                                           unnormalised
 
-The bound starts from the features: φ and RoPE count as they were rounded (RunningError follows them
-too). Products must not underflow. The numerator takes one rounding less than K, which pays for
-rounding the quotient: proofs/bounds.v proves it, and that A_num would else need a factor 1 + u.
+The bound starts from the rounded features: errors of φ and RoPE are not in it (RunningError has
+them too). Products must not underflow. The numerator takes at most K − 1 roundings, so γ_K leaves
+one for the quotient. Without it A_num would need a factor 1 + u; proofs/bounds.v proves both.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def exact_with_bound(
     """The exact output over ℚ, and how far a float result of precision u may be from it.
 
     The arguments are those of linear_attention, in floats, without padding.
-    bound : (..., n, m) float64, rounded up; inf where nothing can be said
+    bound : (..., n, m) float64, rounded up; inf where there is no bound
     """
     position, normalise = state.position if state else 0, kernel.normalise
     fq, fk, gq, gk = (QQ.convert(x) for x in features(q, k, kernel, position=position))
@@ -99,7 +99,7 @@ def _up(bounds: np.ndarray) -> np.ndarray:
 
 
 def finite_fractions(x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The entries, exactly, and where they are nan or inf (0 stands there)."""
+    """The entries as fractions, 0 for nan and inf, and a mask of where those are."""
     if isinstance(x, SystemArray):
         not_finite = ~x.system.isfinite(x)
         return fractions(x.system.where(not_finite, 0, x), "finite_fractions"), not_finite
@@ -123,7 +123,7 @@ class Judgement:
     """A verdict: EXACT, WITHIN BOUND, EXCESS or VACUOUS.
 
     worst, index   the worst error as a fraction of its bound, and its entry
-    rows, vacuous  how many rows there are, and how many of them have a vacuous bound
+    rows, vacuous  the number of rows, and of those whose bound is vacuous
     """
 
     verdict: str
@@ -161,7 +161,7 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
 
 
 def judge_errors(error: np.ndarray, size: np.ndarray, bound: np.ndarray) -> Judgement:
-    """The same from the errors themselves, and the sizes of the exact output."""
+    """The verdict of `judge`, from the errors and the sizes of the exact output."""
     size, most = (np.max(x, axis=-1, initial=0) for x in (size, bound))
     vacuous = (most >= size) & (most > 0)
     ratio = elementwise(_ratio, error, bound).astype(np.float64)

@@ -18,7 +18,7 @@ Needs = tuple[str, str]  # a capability of a system, and what asks for it
 
 @dataclass(frozen=True)
 class Shape:
-    """What all kinds of cases can do: print, shrink, and go into a file and back."""
+    """The methods of all kinds of cases: they print, shrink, and convert to JSON."""
 
     def __str__(self) -> str:
         given = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
@@ -27,7 +27,7 @@ class Shape:
         )
 
     def smaller(self) -> Iterator[Self]:
-        """Cases with one thing less: a number nearer to 0, or an option left out."""
+        """Cases with one field simpler: a number nearer to 0, or an option at its default."""
         for f in fields(self):
             value = getattr(self, f.name)
             options = [] if f.default in (value, MISSING) else [f.default]
@@ -46,7 +46,7 @@ class Shape:
         raise NotImplementedError
 
     def needs(self, phi: bool) -> Iterator[Needs]:
-        """What the case asks of a system; what φ asks only where a theorem speaks of it."""
+        """The capabilities that the case needs of a system; those of φ only if `phi`."""
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case(Shape):
-    """The shape and options of one attention problem; numbers come from a system."""
+    """The shape and options of one attention problem."""
 
     n: int
     d: int
@@ -64,7 +64,7 @@ class Case(Shape):
     mask: str | int = "causal"
     normalise: bool = True
     start: int | None = None  # position of a non-zero starting state
-    rope: tuple[str, str, int] | None = None  # layout, placement, features turned
+    rope: tuple[str, str, int] | None = None  # layout, placement, number of rotated features
     phi: str = "identity"
     chunk: int = 2
 
@@ -97,7 +97,7 @@ class ModelCase(Shape):
     m: int = 1
     phi: str = "identity"
     normalise: bool = True
-    rope: tuple[str, str, int] | None = None  # layout, placement, features turned
+    rope: tuple[str, str, int] | None = None  # layout, placement, number of rotated features
     order: str = "pre"
     norm: str = "none"
     hidden: int = 0
@@ -128,7 +128,7 @@ class ModelCase(Shape):
         )
 
     def config(self, base: int | None) -> Config:
-        """The configuration of the model, with RoPE by angles, or by points for base None."""
+        """The configuration; RoPE is by angles, or by points of the circle if base is None."""
         options = {f.name: getattr(self, f.name) for f in fields(Config) if f.name not in ("rope", "epsilon")}
         return Config(**options, rope=Rotary(self.rope[2], *self.rope[:2], base) if self.rope else None)
 
@@ -148,7 +148,7 @@ class ModelCase(Shape):
 class Lesson(Shape):
     """N examples with inputs of d numbers and outputs of m, and some steps of descent.
 
-    T : how many queries, or tokens of the query's own text
+    T : the number of queries, or of tokens of the query's own text
     """
 
     N: int
@@ -166,14 +166,14 @@ class Lesson(Shape):
 
 @dataclass(frozen=True)
 class FeatureCase(Shape):
-    """A map to random features with r directions; a prompt of M, a text of n tokens of width d."""
+    """A random feature map with r directions; a prompt of M tokens and a text of n, of width d."""
 
     phi: str
     M: int
     n: int
     d: int
     r: int = 1
-    rope: tuple[str, int] | None = None  # layout, features turned
+    rope: tuple[str, int] | None = None  # layout, number of rotated features
 
     def valid(self) -> bool:
         return min(self.M, self.n) >= 0 and min(self.d, self.r) > 0 and (not self.rope or self.rope[1] <= self.d)
@@ -185,7 +185,7 @@ class FeatureCase(Shape):
 
 @dataclass(frozen=True)
 class RecurrentCase(Shape):
-    """A recurrence, or with a version a model of RWKV, on a prompt of M tokens and a text of n.
+    """A recurrence, or RWKV if a version is given, on a prompt of M tokens and a text of n.
 
     d    the width of keys, or of the heads of a model
     m    the width of values, or of the channel mixing and the low-rank parts of a model
@@ -196,9 +196,9 @@ class RecurrentCase(Shape):
     d: int
     m: int
     heads: tuple[int, ...] = ()
-    start: bool = False  # from a state that is not zero
-    bonus: bool = False  # read before the write
-    turned: bool = False  # transitions with a part of rank one
+    start: bool = False  # start from a non-zero state
+    bonus: bool = False  # read the state before the write
+    turned: bool = False  # transitions have a part of rank one
     version: str = ""
     layers: int = 1
     vocabulary: int = 0
@@ -214,7 +214,7 @@ class RecurrentCase(Shape):
             yield "real", f"RWKV {self.version}"
 
 
-LARGEST = 2**16  # of the numbers of a case in a file
+LARGEST = 2**16  # the largest number that a case in a file may have
 KINDS: dict[str, type[Shape]] = {kind.__name__: kind for kind in (Case, ModelCase, Lesson, FeatureCase, RecurrentCase)}
 
 

@@ -1,8 +1,8 @@
 """A certificate: the checks, their numbers and their results, so that anyone can repeat them.
 
 Each seed is a digest of the source, the theorem, the system, the shape and the user's seed. The
-certificate names them all, so a replay draws the same numbers. In exact systems everything must
-come out the same, bit for bit; in floats too, if the versions of all packages are the same.
+certificate names them all, so a replay draws the same numbers. In exact systems it must give the
+same results bit for bit; in floats too, if the versions of all packages are the same.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .registry import THEOREMS
 from .theorem import Numbers, Result
 
 FORMAT = "refimpl certificate 1"
-# A replay must repeat these
+# The fields of a result that a replay must repeat
 REPEATED = [f.name for f in fields(Result) if f.name not in ("theorem", "system", "seconds", "cases", "notes")]
 
 
 def certificate(
     results: Sequence[Result], draws: Draws, *, full: bool, seconds: float, proofs: Sequence[Result] = ()
 ) -> dict[str, Any]:
-    """Everything about a run that another run can be held to."""
+    """All facts about a run, against which another run can be compared."""
     return {
         "format": FORMAT,
         "seed": draws.seed,
@@ -59,10 +59,10 @@ def versions() -> dict[str, str | None]:
 
 
 def failure(result: Result, draws: Draws, impl: Implementation = REFIMPL) -> dict[str, Any]:
-    """The certificate of one failing instance, as small as it could be made, with its numbers."""
+    """The certificate of one failing instance, as small as could be found, with its numbers."""
     theorem, numbers = THEOREMS[result.theorem], system(result.system)
     cases = [c for c in result.cases if str(c) == result.worst]
-    if not cases:  # no instance failed by itself: the verdict is on all of them together
+    if not cases:  # no single instance failed: the verdict is on all instances together
         return certificate([result], draws, full=False, seconds=result.seconds)
     case = minimal(theorem, numbers, cases[0], draws, impl)
     again = check(theorem, numbers, [case], draws, impl)
@@ -81,7 +81,7 @@ def array_text(x: Array) -> list[Any]:
 def replay(
     data: Any, progress: Callable[[str], None] = lambda line: None, impl: Implementation = REFIMPL
 ) -> tuple[list[Result], list[str]]:
-    """Repeat the checks of a certificate; the results, and each difference in words."""
+    """Repeat the checks of a certificate; return the results and a line for each difference."""
     try:
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']!r}")

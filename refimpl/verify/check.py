@@ -1,7 +1,7 @@
 """Check a theorem in a number system: draw numbers, run both sides, and compare them.
 
-The ways are those of ways.py. An agreement in GF(p) holds for all values of a shape, but for a
-probability that comes from the degrees of both sides.
+The ways are those of ways.py. An agreement in GF(p) shows that both sides are equal for all values
+of a shape, except with a probability that follows from the degrees of both sides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REDRAWS = 20
 
 @functools.cache
 def source() -> str:
-    """The digest of the library's source, a part of every seed: nobody picks a lucky one."""
+    """The digest of the library's source. It is part of every seed, so no seed stays lucky."""
     sha = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         sha.update(path.name.encode() + path.read_bytes())
@@ -40,7 +40,7 @@ def source() -> str:
 
 @dataclass
 class Draws:
-    """Where the numbers come from: a seed, and the digest of the source that it is mixed with.
+    """The origin of all numbers: a seed, and the digest of the source that goes into it.
 
     cache : degrees, where they depend on the shape alone
     """
@@ -53,16 +53,16 @@ class Draws:
         return seed_of(self.source or source(), theorem.name, system, str(case), self.seed, attempt)
 
     def degrees(self, theorem: Theorem, case: Shape, seed: int, impl: Implementation) -> tuple[int, int] | None:
-        """(δ, Δ) of a theorem at a shape: run in Degrees, and None where that cannot run.
+        """(δ, Δ) of a theorem at a shape, from a run in Degrees; None if it cannot run there.
 
-        The seed draws ids and positions.
+        Ids and positions are drawn from the seed.
         """
         key = theorem.name, case, impl
         if key in self.cache:
             return self.cache[key]
         numbers = Numbers(Degrees(), seed)
         found = _degrees(theorem, case, numbers, impl)
-        if not numbers.chose:  # else they are the degrees of this draw alone
+        if not numbers.chose:  # otherwise they are the degrees of this draw alone
             self.cache[key] = found
         return found
 
@@ -73,7 +73,7 @@ def _degrees(theorem: Theorem, case: Shape, numbers: Numbers, impl: Implementati
         return max((degree(*pair) for pair in pairs), default=0), numbers.system.divided
     except NotDefined:
         return None
-    except ZeroDivisionError as error:  # no draw is to blame
+    except ZeroDivisionError as error:  # at every draw
         raise ArithmeticError(f"a denominator is zero as a polynomial: {error}") from error
 
 
@@ -107,7 +107,7 @@ def check(
 
 
 def missing_capability(theorem: Theorem, case: Shape, system: System) -> str:
-    """What the system cannot do and this case needs, in one sentence; nothing if it can run."""
+    """A sentence on what the case needs and the system lacks; empty if the case can run."""
     try:
         for capability, who in (theorem.needs, *case.needs(theorem.phi)):
             require(system, capability, who)
@@ -130,16 +130,16 @@ def run_instance(way: Way, theorem: Theorem, case: Shape, system: Any, draws: Dr
         except Exception as error:
             if way.redraws and isinstance(error, ZeroDivisionError):
                 continue
-            # Any exception on good input is a failure of the implementation
+            # Any exception on valid input is a failure of the implementation.
             return Instance(str(case), failure=f"raised {type(error).__name__}: {error}", redraws=attempt)
     return Instance(str(case), undrawn=f"{REDRAWS} draws in a row had a zero denominator", redraws=REDRAWS)
 
 
 def with_chance(found: Instance, degrees: tuple[int, int] | None, p: int) -> Instance:
-    """The instance, and the chance with which a false identity would have passed modulo p.
+    """The instance with the probability that a false identity would have passed modulo p.
 
-    A zero denominator comes by chance with probability Δ/p at most: more of them than chance
-    explains are a failure.
+    A draw has a zero denominator with probability Δ/p at most. If that makes as many redraws too
+    improbable, the instance fails.
     """
     if degrees is None:
         return replace(found, chance=Fraction(1))

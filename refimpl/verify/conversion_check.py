@@ -1,16 +1,16 @@
 """Compare a converted model with the prompted one, layer by layer.
 
-In exact numbers they must be equal, in floats no further apart than a derived bound.
+In exact numbers they must be equal; in floats they may differ by a derived bound.
 
-All that a layer does besides attention is the same function of each token in both models. So only
-attention is compared, in each layer on the same queries, keys and values. Those of the prompt are
-recorded while it is pushed through the model, those of the input come from the prompted model. The
-error of one attention meets the bound of one attention, at any depth.
+Apart from attention, a layer is the same function of each token in both models. So only attention
+is compared, in each layer on the same queries, keys and values. Those of the prompt are recorded
+while the model reads it; those of the input come from the prompted model. So at any depth the error
+of one attention is compared with the bound for one attention.
 
-    compared     of the converted model           with
+    compared     converted model                  compared with
     prompt       attention over the prompt        the definition
-    b_KV, b_D    its biases                       the biases that the prompt's keys and values give
-    output       attention, from those biases     the definition, over prompt and input
+    b_KV, b_D    its biases                       the biases from the prompt's keys and values
+    output       attention from those biases      the definition, over prompt and input
 
 For the bounds, the same programs run on floats that carry their errors; the errors of both sides
 are added.
@@ -48,8 +48,8 @@ class LayerCheck:
     """The verdict on one layer: EXACT, WITHIN BOUND, EXCESS or VACUOUS.
 
     worst          the largest error as a fraction of its bound
-    what           the array and the entry in which it is
-    rows, vacuous  rows of the output, and how many of them have a bound that says nothing
+    what           the array and the entry that have this error
+    rows, vacuous  the number of rows of the output, and of those whose bound is vacuous
     """
 
     layer: int
@@ -94,7 +94,7 @@ class ConversionCheck:
         return "\n".join([*map(str, self.layers), f"end to end  {end}{size}"])
 
     def report(self) -> dict[str, Any]:
-        """The same for JSON, which has neither inf nor nan."""
+        """The check as data for JSON, with None for inf and nan."""
         data = {"verdict": self.verdict, **asdict(self)}
         for part in (data, *data["layers"]):
             part |= {key: None for key, x in part.items() if isinstance(x, float) and not math.isfinite(x)}
@@ -104,7 +104,7 @@ class ConversionCheck:
 def held_out(model: Model, after: int, tokens: int, seed: int) -> Any:
     """A text drawn from the seed that fits after a prompt of `after` tokens.
 
-    Causal attention makes each prefix of it an input.
+    Since attention is causal, every prefix of the text is tested as an input too.
     """
     c = model.config
     n = min(tokens, c.table - model.position - after) if c.table else tokens
@@ -169,7 +169,7 @@ def check_conversion(
 
 
 def require_same_model(model: Model, converted: Model) -> None:
-    """Refuse two models that differ in more than their biases."""
+    """Refuse models that differ in anything but their biases."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("check_conversion", name, x, Model)
     if converted.config != model.config or converted.biases is None:
@@ -181,7 +181,7 @@ def require_same_model(model: Model, converted: Model) -> None:
 
 
 def prompt_calls(model: Model, P: Any, chunk: int | None, form: Any, mask: str) -> list[Calls]:
-    """For each layer, the calls of attention as the prompt is pushed through the model in pieces.
+    """For each layer, the calls of attention while the model reads the prompt in pieces.
 
     This is a pass of its own, because the pass of `convert` is what is being checked.
     """
@@ -195,7 +195,7 @@ def prompt_calls(model: Model, P: Any, chunk: int | None, form: Any, mask: str) 
 
 
 def call_with_errors(call: AttentionCall, numbers: RunningError) -> AttentionCall:
-    """The same call in floats that carry their errors, so far none."""
+    """The same call in floats that carry their errors, all 0 at first."""
     q, k, v = (without_error(numbers, x) for x in call[:3])
     past = call.past and call.past.map_arrays(lambda x, _: without_error(numbers, x))
     return AttentionCall(q, k, v, past)
@@ -223,7 +223,7 @@ class Attention:
     ) -> tuple[dict[str, Any], State]:
         """Attention over the prompt in pieces, then over the text, and the biases between them.
 
-        The text is read from the biases `stored`, or else from those that come out.
+        The text is read from the biases `stored`, or without them from those computed here.
         """
         start = state = prompt[0].past
         outputs = []
@@ -268,7 +268,7 @@ class Attention:
         return replace(self, kernel=replace(self.kernel, rope=rope), strength=strength, numbers=numbers)
 
     def bounds(self, prompt: Sequence[AttentionCall], text: AttentionCall) -> dict[str, np.ndarray]:
-        """For each array by name, the difference that rounding may make between the sides."""
+        """For each array, by name, how far rounding may make the two sides differ."""
         *prompt, text = (call_with_errors(c, self.numbers) for c in (*prompt, text))
         left, _ = self.converted(prompt, text)
         right = left | self.prompted(prompt, text)
@@ -301,7 +301,7 @@ def counts_once(strength: Any) -> bool:
 
 
 def concat_tokens(*pieces: Any) -> Any:
-    """One text after another; a single prompt goes before every input of a batch, and so on."""
+    """Texts one after another; axes before the tokens broadcast, so one prompt serves a batch."""
     return concatenate(np.broadcast_shapes(*(x.shape[:-2] for x in pieces)), *pieces, axis=-2)
 
 
@@ -311,12 +311,12 @@ def bias_rows(state: State) -> dict[str, Any]:
 
 
 def without_error(numbers: RunningError, x: Any) -> Any:
-    """Floats as exact numbers: they need no rounding, so `convert` would only be slower."""
+    """Floats as numbers without error; `convert` would give the same, but slower."""
     return numbers.wrap((host(x), np.zeros(tuple(x.shape))))
 
 
 def check_layer(i: int, system: System, both: Attention, twin: Attention | None, calls: Calls) -> LayerCheck:
-    """The verdict on layer i, from the calls of its attention on the prompt and, last, the text."""
+    """The verdict on layer i; the last of its calls is on the text, the others on the prompt."""
     *prompt, text = calls
     assert text.past is not None
     left, again = both.converted(prompt, text, stored=text.past)
@@ -345,7 +345,7 @@ def judge_exact(system: Any, left: Any, right: Any) -> Judgement:
 def worst_of(i: int, found: dict[str, Judgement]) -> LayerCheck:
     """One verdict from those on prompt, biases and output.
 
-    A vacuous bound counts where it matters, in the output.
+    A vacuous bound makes the verdict VACUOUS only if it is that of the output.
     """
     verdicts = [j.verdict for name, j in found.items() if j.verdict != "VACUOUS" or name == "output"]
     name, output = max(found, key=lambda name: found[name].worst), found["output"]

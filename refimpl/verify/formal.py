@@ -36,7 +36,7 @@ STATEMENTS = [
     Statement(row["words"], *(row.get(name, []) for name in ("coq", "python", "tests", "verify")))
     for row in DATA["statements"]
 ]
-# By theorem: its statements in Coq; what of it they do not say; why there are none
+# For each theorem: its statements in Coq; the part that they leave out; why there are none
 PROVED: dict[str, tuple[str, ...]] = {
     theorem: tuple(name for s in STATEMENTS if theorem in s.verify for name in s.coq)
     for theorem in dict.fromkeys(theorem for s in STATEMENTS for theorem in s.verify)
@@ -47,7 +47,7 @@ COMMAND = "make -C proofs audit"
 
 
 def homes() -> tuple[Path, ...]:
-    """Where the proofs may be: beside the package, in a clone; or where the command is run."""
+    """The folders that may hold the proofs: beside the package, or in the current folder."""
     return Path(__file__).parents[2] / "proofs", Path("proofs").absolute()
 
 

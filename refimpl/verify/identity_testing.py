@@ -1,7 +1,7 @@
 """The probability with which a false identity survives uniform draws in GF(p).
 
-`Degrees` computes the degrees that this needs by running the source; `restrict` finds the true
-ones, on a random line.
+`Degrees` bounds the degrees that this needs by running the source; `restrict` finds the true
+degrees, on a random line.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 
 from ..systems import GF, SystemArray
 
-SPARE = 4  # points that a fraction must meet beyond those that determine it
+SPARE = 4  # a fraction must fit this many more points than determine it
 Polynomial = list[int]  # coefficients modulo p, the constant first; the last is not zero
 
 
 def degree(left: SystemArray, right: SystemArray) -> int:
-    """δ, the degree of the polynomial that must be 0 for left = right, the largest of all entries.
+    """δ, the largest degree, over all entries, of the polynomial that is zero if left = right.
 
         N₁/D₁ − N₂/D₂ = (N₁ L/D₁ − N₂ L/D₂) / L        L the least common multiple of D₁ and D₂
 
-    L is a product of what was divided by, so it is not zero at a draw that was run, and the sides
-    agree there just where the numerator is zero. A false identity is false in some entry and
-    survives only if it survives there: the maximum counts, not the sum.
+    L is a product of factors that were divided by, so it is not zero at a draw that was run. There
+    the sides agree exactly if the numerator is zero. A false identity is false in some entry, and
+    survives only if it survives in that entry: the maximum counts, not the sum.
     """
     degrees: tuple[int, int] = left.system.worst(left - right)  # of numerator and denominator
     return max(0, degrees[0])
@@ -39,9 +39,9 @@ def survival(delta: int, divided: int, p: int) -> Fraction:
         Pr[agree | run] ≤ Pr[agree] / Pr[run] ≤ (δ/p) / (1 − Δ/p) = δ/(p − Δ)
 
     A polynomial of degree δ, not the zero polynomial, is zero at no more than δ/p of all points
-    (Schwartz 1980, Zippel 1979). A draw is run unless it makes one of the factors zero that are
-    divided by, of degree Δ together; else it is redrawn. (If a factor is the zero polynomial, no
-    draw is ever run.) For p ≤ Δ nothing is said: 1.
+    (Schwartz 1980, Zippel 1979). A draw at which a divisor is zero is not run, but drawn again; the
+    degrees of all divisors add up to Δ. (If a divisor is the zero polynomial, no draw is ever run.)
+    For p ≤ Δ the bound is 1.
 
     >>> survival(3, 2, 11), survival(3, 2, 5), survival(3, 7, 7)
     (Fraction(1, 3), Fraction(1, 1), Fraction(1, 1))
@@ -52,11 +52,11 @@ def survival(delta: int, divided: int, p: int) -> Fraction:
 def restrict(
     f: Callable[..., SystemArray], shapes: Sequence[tuple[int, ...]], *, p: int = 2**61 - 1, seed: int = 0
 ) -> list[np.ndarray]:
-    """The true degrees [of numerators, of denominators] of f(x, y, ...) for arrays of these shapes.
+    """The true degrees [of numerators, of denominators] of f(x, y, ...), x, y of these shapes.
 
-    On the line x = a + s b, with a and b uniform in GF(p), an entry of f is a fraction N(s)/D(s),
-    and but for a probability of the order of degree/p it has the same degrees there as everywhere.
-    It is evaluated at s = 1, 2, ... until a fraction fits with points to spare.
+    On the line x = a + s b, with a and b uniform in GF(p), an entry of f is a fraction N(s)/D(s).
+    Its degrees are those of the entry, except with a probability of the order of degree/p. The
+    entry is evaluated at s = 1, 2, ... until a fraction fits more points than determine it.
     """
     ends = [GF(p).random((2, *shape), seed + i) for i, shape in enumerate(shapes)]
     values: list[np.ndarray] = []
@@ -70,11 +70,11 @@ def restrict(
 
 
 def fraction(values: list[int], p: int) -> tuple[Polynomial, Polynomial]:
-    """Cauchy's interpolation: N, D of least total degree, N(s) = D(s) values[s−1] for s = 1, 2, ...
+    """Cauchy interpolation: N, D of least total degree with N(s) = D(s) values[s−1], s = 1, 2, ...
 
-    For g the polynomial through all values and M = ∏(x − s), Euclid's algorithm gives remainders r
-    ≡ t g modulo M: the degree of r falls from row to row as that of the cofactor t rises, and N/D
-    is one of the r/t.
+    Let g be the polynomial through all values, and M = ∏(x − s). Euclid's algorithm gives
+    remainders r ≡ t g modulo M. From row to row the degree of r falls and that of the cofactor t
+    rises; N/D is one of the r/t.
     """
     g: Polynomial = []
     M: Polynomial = [1]

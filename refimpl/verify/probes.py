@@ -1,8 +1,8 @@
-"""Exact probes: inputs on which all correct kernels agree by `==`, in any dtype and order of sums.
+"""Exact probes: inputs on which all correct kernels agree by `==`, in any dtype and any order.
 
-Keys are one-hot or zero, queries and values small integers, partial sums at most 2^p for p
-significant bits, denominators powers of two, rotations quarter turns. No operation rounds, on any
-device, so a difference is a fault of structure and not of rounding.
+Keys are one-hot or zero, queries and values are small integers, partial sums are at most 2^p for p
+significant bits, denominators are powers of two, and rotations are by multiples of 90°. So no
+operation rounds, on any device, and a difference is a fault of structure and not of rounding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .bounds import finite_fractions, unit_roundoff
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Arguments of linear_attention in the numbers of a system, and what must come out, over ℚ."""
+    """Arguments of linear_attention in one system, and the exact output and state over ℚ."""
 
     q: Any
     k: Any
@@ -32,7 +32,7 @@ class Probe:
     expected_state: State
 
     def mismatch(self, o: Any, state: State | None = None) -> str | None:
-        """Where an output (and a final state) differs, in words; None if every entry is equal."""
+        """A sentence on the first difference of output (and state); None if all are equal."""
         pairs = [("o", o, self.expected)]
         if state is not None:
             pairs += [("S", state.S, self.expected_state.S), ("z", state.z, self.expected_state.z)]
@@ -71,14 +71,14 @@ def exact_probe(
 
     system          a Float of any library and dtype, or a Rounded format
     n, r, m, heads  the shape; r ≥ 1
-    layout          of a RoPE after φ by quarter turns; None for no RoPE
+    layout          of a RoPE after φ by multiples of 90°; None for no RoPE
     start           begin from a non-zero state, at position 3
 
     >>> probe = exact_probe(Float("numpy", "float16"), n=5, r=3, m=2, start=False)
     >>> weights = np.tril(probe.q @ probe.k.swapaxes(-1, -2))
-    >>> num, den = weights @ probe.v, weights.sum(-1, keepdims=True)
-    >>> probe.mismatch(num / den)
-    >>> probe.mismatch(num / (den + np.float16(1e-2))).split(" is ")[0]
+    >>> total = weights.sum(-1, keepdims=True)
+    >>> probe.mismatch(weights @ probe.v / total)
+    >>> probe.mismatch(weights @ probe.v / (total + np.float16(1e-2))).split(" is ")[0]
     'o[0, 0, 0]'
     """
     if not isinstance(system, Float | Rounded):
@@ -88,9 +88,9 @@ def exact_probe(
     limit = int(1 / unit_roundoff(system.format if isinstance(system, Rounded) else system.dtype))
     rng = np.random.default_rng(seed)
 
-    # Feature 0 is written once, by the state or by token 0, so that z_0 = 1: it fills each
-    # denominator up to a power of two. The others are written a few times each, at tokens spread
-    # over the whole text, the last one among them.
+    # Feature 0 is written once, by the state or by token 0, so that z_0 = 1: the query of feature 0
+    # fills each denominator up to a power of two. The others are written a few times each, at
+    # random tokens of the text and at the last one.
     S, z = np.zeros((heads, r, m), dtype=np.int64), np.zeros((heads, r), dtype=np.int64)
     if start:
         S, z = rng.integers(-1, 2, S.shape), rng.integers(0, 2, z.shape)
@@ -105,11 +105,11 @@ def exact_probe(
         written = np.union1d(rng.choice(free, max(count - 1, 0), replace=False), free[-1:])
         if r > 1:
             k[h, written, rng.permutation(np.arange(len(written)) % (r - 1) + 1)] = 1
-        else:  # the only feature doubles instead: 1, 2, 4, 8 ...
+        else:  # the only feature is written as 1, 2, 4, 8, which doubles its sum
             k[h, written, 0] = 2 ** np.arange(len(written))
         for t in range(n):
             z_t = z[h] + k[h, : max(t + 1, P)].sum(axis=0)
-            q[h, t, [k[h, t].argmax(), rng.integers(1, max(r, 2)) % r]] = 1  # what t itself wrote, and one more
+            q[h, t, [k[h, t].argmax(), rng.integers(1, max(r, 2)) % r]] = 1  # the one that t wrote, and one more
             q[h, t, 0] = 0
             mass = int(q[h, t] @ z_t)
             q[h, t, 0] = (1 << mass.bit_length()) - mass if r > 1 else 1
@@ -123,7 +123,7 @@ def exact_probe(
             chosen["state"] = State(numbers.convert(S), numbers.convert(z), 3)
         return chosen
 
-    turn = 1 + np.arange(r // 2) % 3  # quarter turns per position: 1, 2, 3, none of them a whole turn
+    turn = 1 + np.arange(r // 2) % 3  # multiples of 90° per position: 1, 2 or 3, never 360°
     cos, sin = np.array([1, 0, -1, 0])[turn], np.array([0, 1, 0, -1])[turn]
     expected, after = linear_attention(QQ.convert(q), QQ.convert(k), QQ.convert(v), **options(QQ))
     return Probe(system.convert(q), system.convert(k), system.convert(v), options(system), expected, after)

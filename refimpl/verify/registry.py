@@ -1,7 +1,7 @@
 """Every theorem of the library, and the function that checks them.
 
-A theorem belongs to the tuple `THEOREMS` of some module of verify/theorems; the modules come in the
-order of their `ORDER`.
+A theorem belongs to the tuple `THEOREMS` of a module of verify/theorems. The modules are sorted by
+their `ORDER`.
 """
 
 from __future__ import annotations

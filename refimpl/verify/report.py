@@ -1,4 +1,4 @@
-"""Results as people read them: one table, and one line that sums it up."""
+"""Results for people to read: a table, and a line that sums it up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .theorem import Result, Theorem
 
 
 def described(t: Theorem) -> str:
-    """The statement of a theorem and the grounds for it."""
+    """The statement of a theorem, its assumptions, its source, and how it is checked."""
     lines = [t.name, t.statement, f"Needs    {t.assumes}", f"Source   {t.source}"]
     if t.ours:
         lines.append(f"Ours     {t.ours}")
@@ -21,7 +21,7 @@ def described(t: Theorem) -> str:
 
 
 def table(results: Sequence[Result], proofs: Sequence[Result] = ()) -> str:
-    """One row for each theorem and system, proofs first; below them the reasons not to check."""
+    """One row for each theorem and system, proofs first; then reasons for not checking."""
     rows = [("theorem", "system", "verdict", "instances", "redrawn", "seconds", "evidence")]
     reasons: dict[str, list[Result]] = {}
     order = list(dict.fromkeys(r.theorem for r in results))

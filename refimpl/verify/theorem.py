@@ -1,4 +1,4 @@
-"""A theorem: its statement, its source, and two sides that anyone can run in any number system.
+"""A theorem: its statement, its source, and two sides that run in any number system.
 
 `Numbers` draws the numbers of one instance; a check of a theorem in a system gives a `Result`.
 """
@@ -29,7 +29,7 @@ DERIVED = "our derivation"  # a source
 
 
 class Different(NamedTuple):
-    """Two sides of which a witness says that they differ, somewhere."""
+    """Two sides that must differ in some entry, as a witness claims."""
 
     name: str
     left: Any
@@ -37,7 +37,7 @@ class Different(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Independent draws (N,) of which a theorem gives the mean."""
+    """Independent draws (N,), and the mean that a theorem gives for them."""
 
     name: str
     draws: Any
@@ -46,20 +46,20 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True)
 class Theorem:
-    """An identity: what it says, under which assumptions, who said it, and the two sides of it.
+    """An identity: its statement, its assumptions, its source, and its two sides.
 
     sides      (case, numbers, implementation) -> (name, left, right) for everything that must be
                equal; Different for everything that must not be
     fits       does the theorem speak of this case?
     ways       the names of the ways in which it can be checked, as in ways.py
     needs      the capability that a system must have, and what asks for it
-    phi        does φ occur in the theorem, and ask for more?
-    cases      what it is checked on
+    phi        does φ occur in the theorem, so that the system needs what φ needs?
+    cases      the cases on which it is checked
     more       the further cases of --full, drawn from a seed
     ours       the part of it that is our own reconstruction or extension
     certified  are its degrees computed, to say what an agreement modulo p is worth?
     only       the one system in which it is checked, if it is too large for the others
-    beyond     it is skipped in GF(p) for p ≤ this
+    beyond     the theorem is not checked in GF(p) for p ≤ beyond
     group      the heading under which it is printed
     """
 
@@ -82,7 +82,7 @@ class Theorem:
 
     @classmethod
     def of(cls, sides: Any, assumes: str, source: str, fits: Any = lambda case: True, **options: Any) -> Theorem:
-        """The theorem with the name of its sides, whose docstring begins with its statement."""
+        """The theorem with the name of `sides`, whose docstring begins with the statement."""
         statement = " ".join((sides.__doc__ or "").partition("\n\n")[0].split())
         words = {"name": sides.__name__, "statement": statement, "assumes": assumes, "source": source}
         return cls(sides=sides, fits=fits, **words | options)
@@ -94,9 +94,9 @@ class Result:
 
     verdict          EXACT, ENCLOSED, WITHIN BOUND, MEASURED, VACUOUS, FAIL, NOT RUN or N/A
     probability      the largest, over all shapes, with which a false identity would have passed
-    error, bound     where the error is largest relative to its bound
+    error, bound     the error that is largest relative to its bound, and that bound
     inputs, outputs  digests of all numbers drawn, and of all numbers compared
-    notes            remarks that need not come out the same again
+    notes            remarks that a replay need not repeat
     """
 
     theorem: str
@@ -120,8 +120,8 @@ class Result:
 class Numbers:
     """Uniform draws of one instance, from a seed.
 
-    system   the numbers that the sides are given
-    origin   the system that draws them, if another: an analysis is given the same instance
+    system   the system whose numbers the sides are given
+    origin   the system that draws them, if it is another: an analysis needs the same instance
     keep     a list to which every array drawn is appended
     chose    were ids or positions drawn, which the shape of a case does not fix?
     """
@@ -154,9 +154,9 @@ class Numbers:
 
     @property
     def angles(self) -> bool:
-        """Does RoPE turn by the usual angles? Only where cos and its error are known.
+        """Does RoPE rotate by the usual angles? Only where cos and its error are known.
 
-        Elsewhere it turns by powers of a random point of the circle.
+        Elsewhere it rotates by powers of a random point of the circle.
         """
         return isinstance(self.origin, Float | Balls | Dependencies)
 
@@ -166,7 +166,7 @@ class Numbers:
         return Rope(power_table(*circle_point(self.draw(width // 2))), layout, placement)
 
     def model(self, case: ModelCase) -> Model:
-        """A model with weights of the origin: an analysis does not see how they were made."""
+        """A model with weights from the origin: an analysis does not include how they are made."""
         own = Numbers(self.origin, self.seed) if self.system is not self.origin else self
         own.count = self.count
         model = draw_model(own.draw, case.config(10000 if self.angles else None))
@@ -178,13 +178,13 @@ class Numbers:
 
 @functools.cache
 def usual_angles(system: Any, width: int) -> Callable[[Iterable[int]], tuple[Array, Array]]:
-    """angle_table with a cache, since the same positions recur at every split and in every case."""
+    """`angle_table` with a cache: the same positions recur at every split and in every case."""
     table = functools.cache(angle_table(system, width))
     return lambda at: table(tuple(at))
 
 
 def record(digest: Any, *arrays: Any) -> None:
-    """Take numbers into a digest, which is then the same for the same numbers."""
+    """Add arrays to a digest: equal numbers in equal shapes give equal digests."""
     for x in arrays:
         for p in () if isinstance(x, int) else x.planes if isinstance(x, SystemArray) else (host(x),):
             digest.update(" ".join(map(number_text, p.flat)).encode() if p.dtype == object else np.ascontiguousarray(p))
@@ -192,7 +192,7 @@ def record(digest: Any, *arrays: Any) -> None:
 
 
 def number_text(x: Any) -> str:
-    """A number as text: a fraction in base 16, which has no limit; an mpf by its components."""
+    """A number as text: a fraction in base 16, which may have any length; an mpf by its parts."""
     if isinstance(x, numbers.Rational):
         return f"{x.numerator:x}/{x.denominator:x}"
     return str(getattr(x, "_mpf_", None) or x)

@@ -1,13 +1,13 @@
 """The ways of checking an identity: how two sides are compared, and what their agreement is worth.
 
 >>> print(table())
-equality   exact systems         equal at these instances; in GF(p) at all values, but for ...
+equality   exact systems         equal at these instances; in GF(p), at all values with high chance
 witness    exact systems         what is said to differ does differ
 enclosure  balls                 the difference contains 0 and is at most 2ρ, at these instances
 bound      mpmath, wide floats   no further apart than rounding allows, at these instances
 probe      floats of any width   equal where no operation rounds
 oracle     floats of any width   rounds no worse than twice the other side
-sampled    float64               the mean of independent draws is within 6 standard errors of ...
+sampled    float64               the mean of many draws is within 6 standard errors of the formula
 structure  dependencies          all values at these shapes
 """
 
@@ -30,22 +30,22 @@ from .bounds import judge, judge_errors
 from .implementation import Implementation
 from .theorem import Different, Numbers, Theorem, record
 
-ORACLE = 40  # digits
-MANY = 20  # instances over which luck evens out
-FAR = 6  # standard errors: for a normal mean, luck goes so far once in 5·10⁸
+ORACLE = 40  # digits of the true values
+MANY = 20  # instances that are enough for a verdict
+FAR = 6  # standard errors; a normal mean is as far off once in 5·10⁸ times
 Pair = tuple[str, Any, Any]  # a name and two sides
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the comparison of two sides found.
+    """The result of comparing two sides.
 
-    failure        what is wrong, in words; empty if nothing is
+    failure        a sentence on what is wrong; empty if nothing is
     ratio          the largest error as a multiple of its bound, or of the standard error
     error, bound   that error, and its bound
-    rows, vacuous  how many rows have a bound, and how many of the bounds say nothing
-    squares        of both sides: Σ (x − truth)², relative to the largest entry
-    draws          how many draws the mean is of
+    rows, vacuous  the number of rows with a bound, and of those whose bound is vacuous
+    squares        Σ (x − truth)² of both sides, relative to the largest entry
+    draws          the number of draws in the mean
     """
 
     name: str
@@ -63,9 +63,9 @@ class Finding:
 class Instance:
     """One case with one draw of its numbers, and the findings on all its pairs of sides.
 
-    failure    what is wrong with the instance itself, e.g. the exception that a side raised
-    undrawn    why there is no instance: every draw had a zero denominator
-    chance     the probability, at most, with which a false identity would have passed
+    failure    a failure of the instance itself, e.g. the exception that a side raised
+    undrawn    the reason if there is no instance: every draw had a zero denominator
+    chance     an upper bound on the probability that a false identity would have passed
     """
 
     case: str
@@ -85,7 +85,7 @@ class Instance:
 
     @property
     def counts(self) -> bool:
-        """Was it run, and is some bound not vacuous?"""
+        """Was the instance run, with at least one bound that is not vacuous, if it has bounds?"""
         rows, vacuous = (sum(getattr(f, name) for f in self.findings) for name in ("rows", "vacuous"))
         return bool(self.findings) and (not rows or rows > vacuous)
 
@@ -102,7 +102,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """All instances of a check in their order; it stops at the first that is wrong."""
+    """All instances of a check, in order; the check stops at the first that is wrong."""
 
     instances: tuple[Instance, ...]
 
@@ -116,7 +116,7 @@ class Tally:
 
     @property
     def least_certain(self) -> Instance | None:
-        """The instance at whose shape an agreement modulo p is worth least."""
+        """The instance with the largest chance that a false identity passes modulo p."""
         return max((i for i in self.instances if i.chance is not None), key=lambda i: i.chance or 0, default=None)
 
     @property
@@ -125,7 +125,7 @@ class Tally:
         return f"; {vacuous} of {rows} rows vacuous" if vacuous else ""
 
     def largest(self, field: str) -> tuple[Finding, str]:
-        """The finding in which a number is largest, and where that is; nowhere if it is 0."""
+        """The finding with the largest value of a field, and its place, empty if the value is 0."""
         pairs = ((f, f"{f.name} at {i.case}") for i in self.instances for f in i.findings)
         finding, where = max(pairs, key=lambda pair: getattr(pair[0], field))
         return finding, where if getattr(finding, field) else ""
@@ -138,10 +138,10 @@ class Tally:
 class Way:
     """A way of checking.
 
-    systems   where it is used
-    says      what an agreement says
-    evidence  what a result says where nothing is measured
-    redraws   may a zero denominator be a matter of luck, so that the numbers are drawn again?
+    systems   the systems in which it is used
+    says      the meaning of an agreement
+    evidence  the evidence of a result in which nothing is measured
+    redraws   are the numbers drawn again after a zero denominator?
     sparse    does a quick run take every second case? Twice as many shapes say little more where
               numbers are rounded.
     """
@@ -169,11 +169,11 @@ class Way:
         )
 
     def analysis(self, system: Any) -> System | None:
-        """A system in which the same instance is run once more, to say how large errors may be."""
+        """A system in which the same instance runs again, to tell how large errors may be."""
         return None
 
     def compare(self, system: Any, pair: Pair, same: Pair) -> Finding:
-        """Compare the two sides of a pair; `same` is the pair as the analysis has it."""
+        """Compare the two sides of a pair; `same` is the pair in the analysis."""
         name, left, right = pair
         if isinstance(left, int):
             return Finding(name, "" if left == right else f"{name} is {left} instead of {right}")
@@ -237,14 +237,14 @@ class Bound(Way):
         return RunningError("float64" if isinstance(system, Multiprecision) else dtype_name(system.dtype))
 
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
-        # Each step of the bound grows at least in proportion to u (but for a root of an inexact
-        # number near 0, which no theorem takes): at the precision of mpmath, 2^(53−prec) times it
-        # is a bound.
+        # The bound grows at least in proportion to u (except for a root of an inexact number near
+        # 0, which no theorem takes). So at the precision of mpmath, 2^(53−prec) times the bound for
+        # float64 is a bound.
         finer = 2.0 ** (53 - system.ctx.prec) if isinstance(system, Multiprecision) else 1.0
         name, left, right = pair
         bound = (same[1].planes[1] + same[2].planes[1]) * finer
         error = np.abs(nearly(left - right) if isinstance(right, SystemArray) else nearly(left) - nearly(right))
-        if np.all(error * (1 + 2.0**-50) <= bound):  # then it is so for certain, though `error` is rounded
+        if np.all(error * (1 + 2.0**-50) <= bound):  # then the exact error is within the bound too
             found = judge_errors(error, np.abs(nearly(right)), bound)
         else:
             left, right = fractions(left, name), fractions(right, name)
@@ -270,7 +270,7 @@ class Probe(Equality):
 class Oracle(Way):
     """The left side may round at most twice as badly as the right.
 
-    Few instances can mislead: they are measured only.
+    With fewer than MANY instances the errors are measured, without a verdict.
     """
 
     def analysis(self, system: Any) -> System:
@@ -290,13 +290,13 @@ class Oracle(Way):
 
 
 class Sampling(Way):
-    """By the central limit theorem, luck takes no mean of many draws far from the formula."""
+    """By the central limit theorem, the mean of many draws is near the formula if it is true."""
 
     def compare(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, draws, mean = pair
         x, m = host(draws), float(host(mean))
         error = float(np.std(x, ddof=1)) / math.sqrt(len(x))
-        # draws that are all the same, or not finite, show nothing
+        # Draws that are all equal, or not finite, fail.
         far = abs(float(np.mean(x)) - m) / error if error > 0 else math.nan
         words = f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {far:.1f} standard errors from {m:.4g}"
         near = far <= FAR
@@ -316,17 +316,17 @@ EXACT, FLOATS, HERE, SHAPES = (
     "all values at these shapes",
 )
 ALL = (
-    Equality("equality", EXACT, f"{HERE}; in GF(p) at all values, but for a stated probability", HERE, redraws=True),
+    Equality("equality", EXACT, f"{HERE}; in GF(p), at all values with high chance", HERE, redraws=True),
     Witness("witness", EXACT, "what is said to differ does differ", "shown by a witness", redraws=True),
     Enclosure("enclosure", "balls", "the difference contains 0 and is at most 2ρ, at these instances", sparse=True),
     Bound("bound", "mpmath, wide floats", "no further apart than rounding allows, at these instances", sparse=True),
     Probe("probe", FLOATS, "equal where no operation rounds", "equal at these probes"),
     Oracle("oracle", FLOATS, "rounds no worse than twice the other side", redraws=True),
-    Sampling("sampled", "float64", f"the mean of independent draws is within {FAR} standard errors of the formula"),
+    Sampling("sampled", "float64", f"the mean of many draws is within {FAR} standard errors of the formula"),
     Equality("structure", "dependencies", SHAPES, SHAPES),
 )
 WAYS: dict[str, Way] = {way.name: way for way in ALL}
-# Why a theorem that is checked in this way alone is not checked in other systems
+# The reason why a theorem that has only this way is not checked in other systems
 THEOREM_ELSEWHERE = {
     "witness": "a witness is a matter of exact numbers",
     "probe": "{} speak of float formats",
@@ -334,7 +334,7 @@ THEOREM_ELSEWHERE = {
     "sampled": "{} is about means over draws, taken in float64",
     "structure": "{} is read off dependency sets",
 }
-# Why a system that is checked in this way does not check other theorems
+# The reason why a system that has this way does not check other theorems
 OTHER_THEOREMS = {
     "enclosure": "balls do not say which of two numbers is larger",
     "probe": "at this precision exact_probes decide",
@@ -343,7 +343,7 @@ OTHER_THEOREMS = {
 
 
 def table() -> str:
-    """Each way, its systems and what an agreement says."""
+    """One line for each way: its name, its systems, and the meaning of an agreement."""
     return "\n".join(f"{way.name:10} {way.systems:21} {way.says}" for way in ALL)
 
 
@@ -353,7 +353,7 @@ def way_of(theorem: Theorem, system: System) -> Way | None:
 
 
 def reason_against(theorem: Theorem, system: System) -> str:
-    """Why there is no way to check this theorem in this system."""
+    """The reason why this theorem cannot be checked in this system."""
     alone = THEOREM_ELSEWHERE.get(theorem.ways[0], "") if len(theorem.ways) == 1 else ""
     return alone.format(theorem.name) or OTHER_THEOREMS.get(system.ways[0], "")
 
@@ -371,7 +371,7 @@ def relative_squared_error(x: Array, truth: np.ndarray) -> float:
 
 
 def first_difference(name: str, left: Any, right: Any, bad: np.ndarray) -> str:
-    """The first entry at which two sides differ, in words; nothing if there is none."""
+    """A sentence on the first entry at which two sides differ; empty if there is none."""
     if not bad.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -385,7 +385,7 @@ def first_difference(name: str, left: Any, right: Any, bad: np.ndarray) -> str:
 
 
 def short(x: Any) -> str:
-    """A number; if it is a fraction with many digits, about how much it is."""
+    """A number as text; a fraction with a denominator of over 100 bits only approximately."""
     x = plain(x)
     if isinstance(x, Fraction) and x.denominator.bit_length() > 100:
         return f"about {x.numerator / x.denominator:.6g}"
@@ -393,5 +393,5 @@ def short(x: Any) -> str:
 
 
 def nearly(x: Any) -> np.ndarray:
-    """In float64, right to a unit in the last place."""
+    """The numbers in float64, correct to a unit in the last place."""
     return np.asarray((x.planes[0] if isinstance(x, SystemArray) else host(x)).astype(np.float64))

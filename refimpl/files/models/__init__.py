@@ -20,7 +20,7 @@ from ..disk import PathLike, file_size
 from ..safetensors import LONGEST_HEADER, read_safetensors
 from .reading import Format, Opening
 
-# the first bytes of files that are not read: what they are, and what to do
+# The first bytes of files that are refused: the name of their format, and what to do
 REFUSED = {
     b"PK\3\4": "an archive of torch.save, whose pickle could run anything when read; "
     "convert it to safetensors where you trust it",

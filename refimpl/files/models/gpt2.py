@@ -1,7 +1,7 @@
 """GPT-2: its published safetensors, and llm-viz's gpt-nano, the same architecture in JSON.
 
     x_0 = wte[text] + wpe        x ← x + attn(ln_1 x)        x ← x + mlp(ln_2 x)
-    logits = ln_f(x) wteᵀ, or of lm_head
+    logits = ln_f(x) wteᵀ, or ln_f(x) lm_headᵀ
 
 attn: softmax(q kᵀ/√d) v, with c_attn = [W_Q W_K W_V]    mlp: gelu(x c_fc) c_proj, by tanh
 Source   Radford et al. 2019, as published in safetensors; Bycroft's llm-viz (Karpathy's minGPT).
@@ -33,7 +33,7 @@ BUFFERS = (".attn.bias", ".attn.masked_bias")  # the causal mask, which is no we
 def read_gpt2(path: PathLike, *, system: System) -> Model:
     """The model in GPT-2's safetensors, with or without the prefix "transformer." before its names.
 
-    heads, ε: of the `config.json` beside the file, else those of published GPT-2: width/64, 10⁻⁵.
+    `config.json` beside the file gives heads and ε; without it they are width/64 and 10⁻⁵.
     Matrices are (in, out). The head is tied to the embedding if lm_head is missing or equal to it.
     """
     who, beside = "read_gpt2", Path(path).with_name("config.json")
@@ -56,7 +56,7 @@ def read_gpt2(path: PathLike, *, system: System) -> Model:
 
 
 def read_nano(path: PathLike, *, system: System) -> Model:
-    """The model in llm-viz's JSON. Matrices are (out, in); the head is a matrix of its own."""
+    """The model in llm-viz's JSON. Matrices are (out, in); the head is a separate matrix."""
     values, arrays = read_arrays(path)
     settings = Settings("read_nano", path, values)
     tensors = Tensors("read_nano", path, without_prefix(settings.about, arrays), system)

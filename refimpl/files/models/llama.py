@@ -1,7 +1,7 @@
 """Llama: llama2.c's files, and safetensors with the names of Hugging Face.
 
     x_0 = E[text]        x ← x + attn(rms x)        x ← x + mlp(rms x)
-    logits = rms(x) Eᵀ, or of a head of its own
+    logits = rms(x) Eᵀ, or by a separate head
 
 attn: softmax(R_t q · R_s k / √d) v    mlp: (silu(x W_gate) · x W_up) W_down
 Source   Touvron et al. 2023; llama2.c, version 0 (interleaved RoPE of base 10000, ε = 10⁻⁵).
@@ -28,7 +28,7 @@ from .reading import Format, Opening, Settings, Tensors
 
 HEADER = ("dim", "hidden", "layers", "heads", "kv_heads", "vocabulary", "context")
 LLAMA: dict[str, Any] = {"phi": "softmax", "norm": "rms", "activation": "silu", "gated": True}  # of a Config
-LARGEST = 2**24  # of any number in a header
+LARGEST = 2**24  # the largest number that a header may have
 MATRICES = {"W_Q": "wq", "W_K": "wk", "W_V": "wv", "W_O": "wo", "W_gate": "w1", "W_up": "w3", "W_down": "w2"}
 ROPE = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
 PROJECTIONS = {f"W_{letter}": f"self_attn.{letter.lower()}_proj" for letter in "QKVO"}
@@ -38,8 +38,8 @@ PROJECTIONS |= {"W_gate": "mlp.gate_proj", "W_up": "mlp.up_proj", "W_down": "mlp
 def read_llama2c(path: PathLike, *, system: System) -> Model:
     """The model in a llama2.c file of version 0.
 
-    The file has 7 int32, see HEADER (a vocabulary below 0: there is a head of its own), then
-    float32, see llama2c_shapes. Matrices are (out, in), those of all layers together.
+    The file has the 7 int32 of HEADER, then the float32 of llama2c_shapes. A vocabulary < 0 means
+    that there is a separate head. Matrices are (out, in), those of all layers together.
     """
     who = "read_llama2c"
     size = file_size(who, path)
@@ -97,8 +97,8 @@ def llama2c_shapes(header: dict[str, int]) -> dict[str, tuple[int, ...]]:
 def check_rotations(tensors: Tensors, cos: np.ndarray, sin: np.ndarray, width: int) -> None:
     """The tables in the file, which llama2.c itself skips, must be those of base 10000.
 
-    They were made in float32: θ_i within a few ulp, and the angle pθ rounded once more. So cos and
-    sin are off by up to p · 2⁻²² or so.
+    They were made in float32: θ_i is within a few ulp, and the angle pθ is rounded once more. So
+    cos and sin at position p may be off by (p + 2) · 2⁻²².
     """
     allowed = (2 + np.arange(len(cos))[:, None]) * 2.0**-22
     ours = angle_table(Float(), width)(range(len(cos)))
@@ -171,7 +171,7 @@ def read_rope(settings: Settings, width: int) -> Rotary:
 
 
 def is_llama2c(opening: Opening) -> bool:
-    """The format has no magic number: the seven integers of its header must be possible."""
+    """Can the seven integers of a header be those of a model? There is no magic number."""
     try:
         return not opening.is_safetensors and bool(parse_sizes("read_llama2c", "", opening.start))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What all readers of models share: settings and tensors, of which nothing is believed."""
+"""Settings and tensors, all of them checked, which all readers of models share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..disk import PathLike, located
 
 
 class Opening(NamedTuple):
-    """The beginning of a file, which tells its format; of safetensors also names and metadata."""
+    """The beginning of a file, by which its format is recognised."""
 
     start: bytes  # 28 bytes, or all of a shorter file
     is_safetensors: bool
@@ -28,7 +28,7 @@ class Opening(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A format of models: its name in messages, its mark, and read(path, system=...)."""
+    """A format of models: its name in messages, its test, and read(path, system=...)."""
 
     name: str
     recognises: Callable[[Opening], bool]
@@ -42,12 +42,12 @@ class Settings:
         self.who, self.path, self.about, self.values = who, path, f"{who}: {path}", values
 
     def get(self, key: str, default: Any) -> Any:
-        """The value; the default for null, and if there is no such key."""
+        """The value; the default if the value is null or the key is missing."""
         value = self.values.get(key)
         return default if value is None else value
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """An integer ≥ 1; without a default it must be given."""
+        """An integer ≥ 1; without a default the key must be there."""
         value = self.get(key, default)
         if type(value) is not int or value < 1:
             raise ValueError(f"{self.about}: `{key}` must be an integer ≥ 1, got {brief(value)}")
@@ -96,7 +96,7 @@ class Tensors:
         return self.arrays[name]
 
     def shape(self, name: str, axes: int) -> tuple[int, ...]:
-        """The shape of a tensor, which must have so many axes."""
+        """The shape of a tensor, which must have this many axes, none of them empty."""
         x = self.find(name)
         if x.ndim != axes or 0 in x.shape:
             wanted = f"must have {axes} axes, none of them empty"
@@ -125,7 +125,7 @@ class Tensors:
         del self.arrays[name]
 
     def count_layers(self, name: str) -> int:
-        """How many layers there are, one or more; {} in the name stands for their number."""
+        """The number of layers, at least 1; {} in the name stands for the index of a layer."""
         self.find(name.format(0))
         return next(i for i in range(len(self.arrays) + 1) if name.format(i) not in self.arrays)
 

@@ -6,7 +6,7 @@
     uint32s       the lengths of the axes, the fastest first
     bytes         the name in UTF-8, then the numbers
 
-The numbers are kept as the file has them, which is not in all respects as RWKV-LM publishes them:
+The numbers are kept as they are in the file. Some differ from those that RWKV-LM publishes:
     4           decay holds −exp(w), the logarithm of the decay
     5.1, 5.2    decay holds exp(−exp(w)), the decay itself
     5.1         bonus holds exp(u)
@@ -55,7 +55,7 @@ LAYER = {
     "7": EVERY | NORMED | LOW_RANK,
 }
 MIXES = ("mix_R", "mix_W", "mix_K", "mix_V", "mix_A", "mix_G")  # in the order of x_rwkvag
-# at the least: that many tensors, each with its head, shape, name and one number
+# A layer has at least 17 tensors, each with a head, one axis, a name and a float16.
 LAYER_BYTES = 17 * (12 + 4 + 17 + 2)
 OF_LAYER = re.compile(r"blocks\.(0|[1-9][0-9]{0,8})\.(.+)")
 
@@ -145,10 +145,10 @@ def check_name(name: str, layers: int, earlier: Mapping[str, Any]) -> None:
 
 
 def read_config(tensors: Tensors, header: Header) -> Rwkv:
-    """Sizes from the header; the version and the rest from names and shapes of a few tensors."""
-    for i in range(header.layers):  # before a list of all parameters is made, which may be long
+    """The configuration, from the header and from the names and shapes of a few tensors."""
+    for i in range(header.layers):  # before making the list of all parameters, which may be long
         tensors.shape(f"blocks.{i}.ln1.weight", 1)
-    # as rwkv.cpp tells the versions apart
+    # rwkv.cpp recognises the versions by the same tensors.
     marks = {"7": "att.r_k", "5.2": "att.gate.weight", "5.1": "att.ln_x.weight"}
     version = next((version for version, mark in marks.items() if f"blocks.0.{mark}" in tensors), "4")
     heads, ranks = 1, []

@@ -51,9 +51,9 @@ def split_words(text: str) -> Iterator[str]:
 
 
 def merge(symbols: list[int], rank: Callable[[int, int], tuple[float, int] | None]) -> list[int]:
-    """Merge two neighbours, those of least rank, the leftmost of equals, until no neighbours merge.
+    """Merge the neighbours of least rank, the leftmost first, until no neighbours merge.
 
-    rank : neighbours -> their rank and what they become; None if they do not merge
+    rank : neighbours -> their rank and the id of both; None if they do not merge
     Cost   O(n log n): pairs wait in a heap, and a pair that no longer exists is passed over.
     """
     symbols, n = list(symbols), len(symbols)

@@ -17,8 +17,9 @@ from .byte_pairs import merge, split_words
 
 
 class Tokenizer(ABC):
-    """vocabulary : how many ids there are
-    start : the id that begins a text, if the model was taught one
+    """A map from text to ids and back.
+
+    vocabulary, start : the number of ids, and the id that begins a text, if there is one
     """
 
     vocabulary: int
@@ -101,8 +102,8 @@ class LlamaTokenizer(Tokenizer):
     """llama2.c's tokenizer: merges neighbours that make the piece of highest score first.
 
     It starts from characters, or bytes where a character has no piece. A text begins with BOS and a
-    space, which decoding takes away after BOS; BOS and EOS are no text.
-    pieces and scores by id: <unk>, BOS, EOS, <0x00> … <0xFF>, and the pieces proper.
+    space, which decoding removes after BOS; BOS and EOS decode to nothing.
+    The ids are, in order: <unk>, BOS, EOS, <0x00> … <0xFF>, and then the pieces.
     Source   Karpathy's llama2.c, run.c. Differs: text never becomes one of the ids up to 258, even
              if it reads "<0x41>".
     """

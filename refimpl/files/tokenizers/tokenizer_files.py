@@ -1,4 +1,4 @@
-"""Readers of tokenizers: GPT-2's two files, and llama2.c's one. Nothing in them is believed."""
+"""Readers of tokenizers: GPT-2's two files, and llama2.c's one. All contents are checked."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def vocabulary_bytes(ids: dict[str, Any], byte: dict[str, int]) -> list[bytes]:
 def read_merges(lines: list[str], ids: dict[str, int], made: set[str]) -> dict[tuple[int, int], tuple[int, int]]:
     """(id, id) -> (rank, id of both).
 
-    Each token must be made of tokens made before it. So it is the same to merge all pairs of least
-    rank at once, as GPT-2 does, or one after the other.
+    Each token must be made of tokens made before it. So merging all pairs of least rank at once, as
+    GPT-2 does, equals merging them one after another.
     """
     merges: dict[tuple[int, int], tuple[int, int]] = {}
     for number, line in enumerate(lines, 1):

@@ -1,1 +1,1 @@
-"""The theorems, by what they speak of."""
+"""The theorems, by subject."""

@@ -1,6 +1,6 @@
 """In-context learning as gradient descent, each claim with its two sides.
 
-One side is attention. The other is descent, whose gradients are taken from the loss
+One side is attention. The other is gradient descent, whose gradients come from the loss
 (descent/gradient.py), never from the claimed formula.
 """
 
@@ -44,9 +44,7 @@ def regression(case: Lesson, numbers: Numbers) -> tuple[Array, Array, Array, Arr
 
 
 def dual_form(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """A linear layer after gradient descent is its first weights plus linear attention over its
-    training history.
-    """
+    """A trained linear layer is its first weights plus linear attention to its training history."""
     W_0, eta, X, Y, x = regression(case, numbers)
     yield "given errors", impl.dual_form(W_0, Y, X, x), x @ T(irie.trained_weights(W_0, Y, X))
     history = impl.training_history(W_0, X, Y, eta, case.steps, irie.half_squares)
@@ -64,9 +62,7 @@ def fourth_powers(y: Array, Y: Array) -> Any:
 
 
 def von_oswald_steps(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Layers of linear self-attention with the weights of Proposition 1 are steps of gradient
-    descent.
-    """
+    """Self-attention layers with the weights of Proposition 1 are steps of gradient descent."""
     dampening, (W_0, eta, X, Y, x) = numbers.draw(), regression(case, numbers)
     asked, shown = von_oswald.queries(x, W_0), von_oswald.examples(X, Y)
     W = descend(impl.squared_error, W_0, eta, X, Y, case.steps)
@@ -87,9 +83,7 @@ def model_and_tokens(case: Lesson, numbers: Numbers, impl: Implementation, layer
 
 
 def von_oswald_model(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """So does an ordinary model; its examples convert to biases, and ΔW = −(η/N) b_KVᵀ is the
-    gradient step.
-    """
+    """A model descends on examples in its prompt; converted, they are steps ΔW = −(η/N) b_KVᵀ."""
     W_0, eta, X, Y, x, model, shown, asked = model_and_tokens(case, numbers, impl, layers=case.steps)
     want = x @ T(descend(impl.squared_error, W_0, eta, X, Y, case.steps))
     prompted = model(tokens(shown, asked), mask=case.N, form=impl.linear_attention)[case.N :, :]
@@ -145,9 +139,7 @@ def pairing(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def implicit_finetuning(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Attention without softmax is (W_ZSL + ΔW_ICL) q with demonstrations, (W_ZSL + ΔW_FT) q
-    finetuned.
-    """
+    """Without softmax, F_ICL(q) = (W_ZSL + ΔW_ICL) q and F_FT(q) = (W_ZSL + ΔW_FT) q."""
     width = case.d + 1
     q, demonstrations, X = numbers.draw(2, case.d), numbers.draw(case.N, width), numbers.draw(case.T, width)
     W_K, W_V = numbers.draw(case.d, width), numbers.draw(case.m, width)
@@ -159,7 +151,7 @@ def implicit_finetuning(case: Lesson, numbers: Numbers, impl: Implementation) ->
 
 
 def momentum(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Momentum attention, carried along, is o_t + Σ_{i<t} η^{t−i} v_i."""
+    """Momentum attention, as a running sum, is o_t + Σ_{i<t} η^{t−i} v_i."""
     o, v, eta = numbers.draw(case.N, case.m), numbers.draw(case.N, case.m), numbers.draw()
     xp, rows = array_namespace(o), []
     for t in range(case.N):
@@ -178,18 +170,16 @@ def draw_attended(case: Lesson, numbers: Numbers) -> tuple[Array, ren_liu.QueryC
 
 
 def ren_liu_step(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Kernel attention of a query is what f(x) = W φ(x) predicts after one step, or N on a
-    demonstration each.
-    """
+    """Kernel attention is the prediction of W φ(x) after one step, or one per demonstration."""
     eta, seen = draw_attended(case, numbers)
     yield "one step", ren_liu.one_step(seen, eta), impl.ren_liu_attention(seen)
     yield "a step for each demonstration", ren_liu.one_at_a_time(seen, eta), impl.ren_liu_attention(seen)
 
 
 def ren_liu_softmax(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """So is softmax attention, with features from its Gram matrix.
+    """Softmax attention is the prediction of a dual model with features from its Gram matrix.
 
-    The right side is softmax attention itself; the last token is the query's own, in X_T.
+    The right side is softmax attention itself; the query is that of the last token of X_T.
     """
     width, draw = case.d + 1, numbers.draw
     X_D, X_T, W_Q, W_K, W_V = (draw(height, width) for height in (case.N, case.T, case.d, case.d, case.m))
@@ -200,10 +190,9 @@ def ren_liu_softmax(case: Lesson, numbers: Numbers, impl: Implementation) -> Sid
 
 
 def ren_liu_variants(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """Regularised, augmented and negative-sample attention are each one step on a loss with one
-    term more.
+    """Regularised, augmented and negative-sample attention are one step each, on other losses.
 
-    Augmented keys and values attention is given as such, made by hand.
+    For the augmented variants, attention is given the augmented keys and values themselves.
     """
     (eta, seen), draw, Variant = draw_attended(case, numbers), numbers.draw, ren_liu.Variant
     one, three = ([[(i + j) % case.N for j in range(1, k + 1)] for i in range(case.N)] for k in (1, 3))
@@ -226,9 +215,7 @@ def ren_liu_variants(case: Lesson, numbers: Numbers, impl: Implementation) -> Si
 
 
 def ren_liu_mlp(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """With an MLP of relu behind it, attention is one step of the dual model A W; A is the MLP as
-    it is there.
-    """
+    """Attention and a relu MLP are one step of the dual model A W, where A is the MLP at o."""
     eta, seen = draw_attended(case, numbers)
     W_1, W_2 = numbers.draw(2, case.m), numbers.draw(2, 4)
     W_1 = array_namespace(W_1).concat([W_1, -W_1], axis=0)  # so that some units are on
@@ -237,9 +224,9 @@ def ren_liu_mlp(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
-    """A context is worth a change of rank one of W, for the token at hand: W (a + δ) = (W + ΔW) a.
+    """For one token, a context acts as a change of W of rank one: W (a + δ) = (W + ΔW) a.
 
-    a and a + δ are what attention makes of T tokens without N tokens before them, and with.
+    Attention gives a for each of T tokens alone, and a + δ if N tokens come before them.
     """
     W, (q, k, v) = numbers.draw(case.m, case.d), (numbers.draw(case.N + case.T, case.d) for _ in range(3))
     a, _ = impl.linear_attention(*(x[case.N :, :] for x in (q, k, v)), UNNORMALISED)
@@ -248,7 +235,7 @@ def context_as_patch(case: Lesson, numbers: Numbers, impl: Implementation) -> Si
     yield "W (a + δ)", ((W + change) @ a[..., None])[..., 0], after @ T(W)
 
 
-# What does not hold
+# Claims that do not hold
 
 
 def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0: int = 1, steps: int = 2) -> Sides:
@@ -260,7 +247,7 @@ def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0:
     X, Y, x, eta = xp.convert([[1], [2]]), xp.convert([[1], [0]]), xp.convert([[1]]), Fraction(1, 4)
 
     def both(W_0: Array, steps: int) -> tuple[Any, Any]:
-        """What layers predict, and what descent predicts."""
+        """The predictions of the layers and of gradient descent."""
         e = tokens(von_oswald.examples(X, Y), von_oswald.queries(x, W_0))
         for _ in range(steps):
             e = von_oswald.self_attention(e, e, *von_oswald.proposition_1(W_0, eta, 2))
@@ -275,7 +262,7 @@ def query_among_keys(case: Case, numbers: Numbers, impl: Implementation, *, W_0:
 def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "causal") -> Sides:
     """Under a causal mask two layers are not two steps of gradient descent.
 
-    An example does not see those after it: its target moves by another step than theirs.
+    An example does not see the examples after it, so its target moves by another step.
     """
     xp, eta = numbers.system, Fraction(1, 2)
     X, Y, x, W_0 = xp.convert([[1], [2]]), xp.convert([[1], [1]]), xp.convert([[1]]), xp.convert([[0]])
@@ -290,8 +277,7 @@ def causal_layers(case: Case, numbers: Numbers, impl: Implementation, *, mask: s
 
 
 def patch_is_for_one_token(case: Case, numbers: Numbers, impl: Implementation, *, other: int = 2) -> Sides:
-    """The rank-one patch of one token may be wrong for another; the biases of a prompt serve every
-    token.
+    """A rank-one patch may be wrong for another token; biases serve every token.
 
     With all weights 1 a token x becomes x + x³, and after a token 1 it becomes 2x + x³. So
     ΔW = 1/(1 + x²), another for each x.
@@ -327,7 +313,7 @@ theorem = functools.partial(
     Theorem.of, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False, group="descent"
 )
 attention = functools.partial(theorem, needs=("ring", "attention"))
-# of few numbers each, keys are too alike for floats
+# Keys of only a few numbers are too alike for floats.
 LONG, LONGER = (Lesson(2, 3, 2), Lesson(3, 4, 1, T=2)), (Lesson(4, 6, 2, T=2), Lesson(2, 5, 2, T=3))
 softmax = functools.partial(theorem, needs=("real", "softmax attention"), cases=LONG, more=lambda seed: LONGER)
 mlp = functools.partial(theorem, needs=("ordered", "relu"), cases=(Lesson(4, 1, 2, T=2),), ways=("equality", "bound"))
@@ -337,7 +323,7 @@ OSWALD, REN = "von Oswald et al. 2023, {}, in our reading".format, "Ren & Liu 20
 ONE = OSWALD("Proposition 1")
 SEEN, NOT_0 = "the examples see each other", "N ≠ 0, 2 ≠ 0"
 OSWALD_OURS = "all but the weights: the hidden key, the conversion, the reading of b_KV"
-DAI = "Dai et al. 2023, as read in notes on it"
+DAI = "Dai et al. 2023"
 VARIANTS = REN("its variants, as on its slides")
 KERNEL = "κ(k, q) = φ(k)·φ(q); D ≠ 0, η ≠ 0"
 GRAM = "the Gram matrix of keys and query is positive definite; η ≠ 0"

@@ -1,7 +1,7 @@
-"""The identities of random features, which hold for all directions, whatever their law.
+"""The identities of random features, which hold for directions of any distribution.
 
-So directions are drawn like all other numbers. That features are unbiased, and their mean squared
-error, hold only in the mean; these are sampled.
+So directions are drawn like all other numbers. Only feature_error, on the mean and the mean squared
+error, needs the distribution of random_features; it is checked by sampling.
 """
 
 from __future__ import annotations
@@ -39,15 +39,13 @@ def more_cases(seed: int) -> tuple[FeatureCase, ...]:
 
 
 def draw_features(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
-    """A map with any directions; with any A < 0, where it has one."""
+    """A map with drawn directions and, for favor++, a drawn A < 0."""
     omega = numbers.draw(case.r, case.d)
     return RandomFeatures(case.phi, omega, -Fraction(numbers.integers(1, 8, 1)[0], 8) if case.phi == "favor++" else 0)
 
 
 def rotation_covariance(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """φ_ω(R_p x) = φ_{R_{−p}ω}(x), so a state is shifted by turning directions, and prompts
-    stack.
-    """
+    """φ_ω(R_p x) = φ_{R_{−p}ω}(x), so rotated directions shift a state, and prompts stack."""
     phi, n = draw_features(case, numbers), case.M + case.n
     q, k, v = (numbers.draw(n, width) for width in (case.d, case.d, 2))
     assert case.rope
@@ -68,9 +66,7 @@ def pairs(case: FeatureCase, numbers: Numbers) -> tuple[Array, Array, Any]:
 
 
 def log_features(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """φ(x)·φ(y) is a mean over directions of exp ω·(x+y), of cosh ω·(x+y) or of cos ω·(x−y), to
-    scale.
-    """
+    """φ(x)·φ(y) is a scaled mean, over ω, of exp ω·(x+y), cosh ω·(x+y) or cos ω·(x−y)."""
     phi, (x, y, xp) = draw_features(case, numbers), pairs(case, numbers)
     omega, (f, c), (g, e) = xp.matrix_transpose(phi.omega), phi.log(x), phi.log(y)
     half = (xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)) / 2
@@ -99,12 +95,12 @@ def taylor_kernel(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
 def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Iterator[Sampled]:
     """Random features are unbiased, and their mean squared error is what `mean_squared_error` says.
 
-    MAPS maps of r features each are drawn as one: of blocks, each map is one block.
+    MAPS maps of r features each are drawn as one map; a block of d = r directions is one map.
     """
     u = numbers.draw(1, case.d)
     xp = array_namespace(u)
     x = 0.6 * u / xp.sqrt(xp.sum(u * u, axis=-1, keepdims=True))
-    y = x / 2  # |x + y| = 0.9 tells directions in blocks from others, but few draws do not decide
+    y = x / 2  # at |x + y| = 0.9 many draws tell directions in blocks from others
     a = {"a": 1.0} if case.phi == "favor++" else {}
     phi = impl.random_features(case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)
     pair = (2, MAPS, case.r // 2) if case.phi in PAIRS else (1, MAPS, case.r)
@@ -128,7 +124,7 @@ SAMPLED = tuple(FeatureCase(phi, 0, 1, 4, 4) for phi in KINDS[:-1])
 sampled = functools.partial(feature, ways=("sampled",), cases=SAMPLED, more=lambda seed: ())
 BEFORE = "a real system; RoPE before the kernel; all kinds but taylor"
 LAW = "directions drawn by random_features; sampled, at small |x + y|"
-RAHIMI = "Rahimi and Recht 2007, Choromanski et al. 2021, Likhosherstov et al. 2022, as read in notes on them"
+RAHIMI = "Rahimi and Recht 2007, Choromanski et al. 2021, Likhosherstov et al. 2022"
 REID = "as for log_features; Reid et al. 2023 (simplex)"
 BLOCKS = "the values for orthogonal and simplex directions"
 ORDER = 5

@@ -1,7 +1,7 @@
-"""The identities of ICLAA. (How near features come to softmax, the tables of examples/15 measure.)
+"""The identities of ICLAA. (The tables of examples/15 measure how near features come to softmax.)
 
-The right side knows nothing of memories: a sum over all positions, in which the similarity of a
-query and a prompt key is φ(x)·φ(y).
+The right side has no memories: it is a sum over all positions, in which the similarity of a query
+and a prompt key is φ(x)·φ(y).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..theorem import DERIVED, Numbers, Sides, Theorem
 from .features import draw_features
 from .iclca import Problem
 
-# These theorems need a real system, and in a quick run such systems see every second case: the
-# first and the third must cover every option.
+# These theorems need a real system, and a quick run in such systems takes every second case, from
+# the first on: these cases must cover every option.
 ROPES = (("half", 4), ("interleaved", 2))
 SIZES = ((3, 2, 4, 3), (2, 3, 5, 2))
 CASES = tuple(
@@ -57,9 +57,7 @@ def any_features(case: FeatureCase, numbers: Numbers) -> RandomFeatures:
 
 
 def carried_eq_sum(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """Features by logarithms, with a log-scale carried along, give what plain features give, split
-    or not.
-    """
+    """Logarithmic features with a running scale give the output of plain features, split or not."""
     phi = any_features(case, numbers)
     q, k, v, _, _ = scaled(case, numbers, 2)
     want, _ = impl.linear_attention(q, k, v, Kernel(phi))
@@ -71,10 +69,9 @@ def carried_eq_sum(case: FeatureCase, numbers: Numbers, impl: Implementation) ->
 
 
 def iclaa(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """With memories of prompts, attention is the sum over all positions with φ(x)·φ(y) for their
-    similarities.
+    """With a memory, attention is a sum over all positions, with φ(x)·φ(y) for prompt tokens.
 
-    Two prompts enter one memory in turn; the second turns the directions of the first.
+    Two prompts enter one memory, one after the other; the second rotates the first's directions.
     """
     phi = any_features(case, numbers)
     q, k, v, root, xp = scaled(case, numbers, 2)
@@ -105,10 +102,10 @@ def iclaa(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def nystrom_exact(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """K_PP⁻¹ K_PY [V 1] is exact at the landmarks P, and everywhere if every key is one."""
+    """K_PP⁻¹ K_PY [V 1] is exact at the landmarks P, and everywhere if all keys are landmarks."""
     q, k, v, root, xp = scaled(case, numbers, 3)
     M = case.M + case.n
-    uneven = [(1 if j % 3 else 4) * k[j : j + 1, :] for j in range(M)]  # in length: that is what the scale is for
+    uneven = [(1 if j % 3 else 4) * k[j : j + 1, :] for j in range(M)]  # keys of unequal lengths need the scale
     y = root * xp.concat(uneven, axis=-2)
     for r in (M // 2, M):
         points, S, z, scale = impl.landmarks(y, v, host(xp.arange(M)), host(xp.arange(M)) % 3 + 1.0, r)
@@ -120,7 +117,7 @@ def nystrom_exact(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
 
 
 def cache_conversion(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """A softmax model that carries its KV cache puts out what it puts out on prompt and input."""
+    """A softmax model with the KV cache of a prompt gives its output on prompt and input."""
     problem = Problem.of(case, numbers, impl)
     convert = functools.partial(impl.convert, problem.model, problem.prompt, restart=case.restart)
     want = problem.prompted(form=impl.softmax_attention)
@@ -129,11 +126,11 @@ def cache_conversion(case: ModelCase, numbers: Numbers, impl: Implementation) ->
         yield "output from a memory of all tokens", convert(by=Compression("cache"))(problem.text), want
 
 
-CHEN = "Chen et al. 2024 (ICLAA), as read in notes on it"
+CHEN = "Chen et al. 2024 (ICLAA)"
 REAL = "a real, ordered system"
 POSITIVE = REAL + "; denominators ≠ 0, as for all kinds but trigonometric"
 TURNED = REAL + "; RoPE before the kernel; denominators ≠ 0"
-STACKED = "stacked prompts, by turned directions; the carried scale"
+STACKED = "stacked prompts, by rotated directions; the running scale"
 LANDMARKS = tuple(FeatureCase("positive", *sizes) for sizes in ((2, 2, 3), (1, 1, 1), (1, 4, 4)))
 RELATIVE = REAL + "; relative positions, or positions that go on"
 theorem = functools.partial(Theorem.of, needs=("real", "softmax attention"), cases=CASES, group="softmax")

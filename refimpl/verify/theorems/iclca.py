@@ -1,8 +1,7 @@
 """The theorems of ICLCA: a prompt becomes biases.
 
-The two sides are computed independently: the prompted side is the definition, summed over the
-positions 0 … M+n−1 of prompt and input; the converted side has the input and the biases, and
-nothing else.
+The two sides are computed independently. The prompted side is the definition, summed over all M + n
+positions of prompt and input. The converted side has only the input and the biases.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ..theorem import DERIVED, Numbers, Sides, Theorem
 from .identities import WITHIN, draw_probe, states
 
 TURN = ("half", "after", 2)
-# Exact systems run those without roots and exponentials; the last two are for the others.
+# Exact systems run the cases of MODELS without roots and exponentials: all but the last two.
 TURNED = ModelCase(3, 2, layers=2, width=3, heads=2, rope=TURN)
 BEFORE = ModelCase(2, 3, layers=2, d=3, m=2, normalise=False, rope=("interleaved", "before", 2), biased=True, start=5)
 PREFIX = ModelCase(3, 1, width=3, heads=2, mask="full", rope=("interleaved", "after", 2), start=-4)
@@ -63,9 +62,9 @@ ROUNDING = (
 
 
 def more_models(seed: int) -> tuple[ModelCase, ...]:
-    """All shapes above and twenty drawn from the seed.
+    """All of MODELS, and twenty shapes drawn from the seed.
 
-    Those with norms and MLPs have one layer, for in ℚ their numbers grow beyond use.
+    Those with rational norms have one layer, because in ℚ their numbers grow too long.
     """
     rng = random.Random(seed_of("models", seed))
 
@@ -92,7 +91,7 @@ def more_models(seed: int) -> tuple[ModelCase, ...]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A model, a prompt and an input, drawn for a case; `both` is the prompt and then the input."""
+    """A model, a prompt and an input, drawn for a case; `both` is the prompt, then the input."""
 
     case: ModelCase
     impl: Implementation
@@ -111,7 +110,7 @@ class Problem:
         return cls(case, impl, model, numbers.draw(*case.batch, case.M + case.n, case.width))
 
     def cut(self, first: int, last: int) -> Any:
-        """Some tokens of prompt and input, which are ids or vectors."""
+        """The tokens from `first` to `last` of prompt and input, which are ids or vectors."""
         if not self.case.vocabulary:
             return self.both[..., first:last, :]
         return [row[first:last] for row in self.both] if self.case.batch else self.both[first:last]
@@ -125,7 +124,7 @@ class Problem:
         return self.cut(self.case.M, self.case.M + self.case.n)
 
     def prompted(self, form: Any = None, **options: Any) -> Any:
-        """The definition (or another form) over all positions, of which the input's are shown."""
+        """The output for the input, by the definition (or another form) over all positions."""
         case = self.case
         mask, form = case.M if case.mask == "full" else "causal", form or self.impl.linear_attention
         o, _ = self.impl.transformer(self.model, self.both, form=form, mask=mask, **options)
@@ -137,7 +136,7 @@ class Problem:
         return model
 
     def read(self, converted: Model, **options: Any) -> Any:
-        """The output for the input alone, of the converted model."""
+        """The output of the converted model on the input alone."""
         return self.impl.transformer(converted, self.text, form=self.impl.linear_attention_chunked, **options)[0]
 
 
@@ -147,28 +146,23 @@ def draw_state(case: ModelCase, numbers: Numbers) -> State:
 
 
 def iclca(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """The converted model, on the input alone, puts out what the model puts out on prompt and
-    input.
-    """
+    """The converted model gives, on the input alone, the model's output on prompt and input."""
     problem = Problem.of(case, numbers, impl)
     yield "output", problem.read(problem.converted()), problem.prompted()
 
 
 def iclca_prefix(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """The same where the prompt's tokens all see each other, and the input is causal."""
+    """ICLCA also holds if the prompt's tokens all see each other, and the input is causal."""
     yield from iclca(case, numbers, impl)
 
 
 def iclca_error(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """Over all these instances, the converted model rounds no more than twice as badly as the
-    prompted one.
-    """
+    """Over all instances, the converted model has at most twice the error of the prompted one."""
     yield from iclca(case, numbers, impl)
 
 
 def iclca_layers(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """The same layer by layer, at any depth: what enters a layer of both sides alike leaves it
-    alike.
+    """At any depth, a layer that is given equal inputs on both sides gives equal outputs.
 
     After each layer both sides are compared, and then given the same new activations.
     """
@@ -192,9 +186,7 @@ def iclca_layers(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sid
 
 
 def iclca_bias(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """b'_KV = R_{-M} b_KV + Σ R_{j-M} φ(k'_j) v'_jᵀ; b'_D = b_D + Σ φ(k'_j), which RoPE after φ
-    never turns.
-    """
+    """b'_KV = R_{-M} b_KV + Σ R_{j-M} φ(k'_j) v'_jᵀ; for RoPE after φ, b'_D = b_D + Σ φ(k'_j)."""
     problem, by = Problem.of(case, numbers, impl), -case.M if case.restart else 0
     model, start = problem.model, case.start or 0
     weights = model.layer_weights(0)
@@ -232,9 +224,7 @@ def iclca_linear(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sid
 
 
 def composition(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """Converting P1 and then P2 is converting P1 ++ P2, wherever the text is split, or streamed in
-    pieces.
-    """
+    """Converting P1 and then P2 is converting P1 ++ P2, for all splits, and in many pieces."""
     problem, convert = Problem.of(case, numbers, impl), functools.partial(impl.convert, restart=case.restart)
     at_once = problem.converted()
     for t in range(case.M + 1):
@@ -244,7 +234,7 @@ def composition(case: ModelCase, numbers: Numbers, impl: Implementation) -> Side
 
 
 def iclca_removal(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """The prompt converted last can be taken out again, at any strength."""
+    """The prompt converted last can be removed again, at any strength."""
     problem, strength = Problem.of(case, numbers, impl), numbers.draw()
     half, options = case.M // 2, {"mask": case.mask, "restart": case.restart}
     second = problem.cut(half, case.M)
@@ -282,10 +272,9 @@ def model_states(name: str, left: Model, right: Model) -> Sides:
 
 
 def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """Where no operation rounds, the converted model equals the definition over ℚ bit for bit,
-    split anywhere.
+    """Where no operation rounds, the converted model equals the definition over ℚ at every split.
 
-    The model of one layer reads x = [q k v 0] by selections and writes o in place of the 0.
+    The model of one layer selects q, k, v from x = [q k v 0] and writes o in place of the 0.
     """
     probe = draw_probe(case, numbers)
     model, x = selecting_model(numbers.system, probe, case)
@@ -297,7 +286,7 @@ def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def selecting_model(system: Any, probe: Probe, case: Case) -> tuple[Model, Any]:
-    """The model, and x."""
+    """A model that selects the arrays of a probe from its input x, and x."""
     xp, n = array_namespace(probe.q), case.n
     parts = [xp.reshape(xp.moveaxis(y, -3, -2), (n, 2 * y.shape[-1])) for y in (probe.q, probe.k, probe.v, 0 * probe.v)]
     *ends, width = itertools.accumulate((y.shape[-1] for y in parts), initial=0)
@@ -327,11 +316,11 @@ def independent(case: ModelCase) -> bool:
 
 
 def rounding_again(seed: int) -> tuple[ModelCase, ...]:
-    """The same shapes, other numbers: the chunk is part of the seed."""
+    """The same shapes with other chunks, which are part of the seed, and so with other numbers."""
     return tuple(replace(case, chunk=chunk) for case in ROUNDING for chunk in range(3, 13))
 
 
-CHEN = "Chen et al. 2024, Theorem 4.5, as read in notes on it"
+CHEN = "Chen et al. 2024, Theorem 4.5"
 SIMPLE = (
     ModelCase(2, 1, width=2, d=1, m=3, normalise=False, start=0),
     ModelCase(3, 1, width=3, d=2, m=2, normalise=False),

@@ -35,7 +35,7 @@ CASES = (
     Case(4, 2, 3, phi="elu+1", rope=("half", "after", 2)),
     Case(4, 2, 1, heads=((2,), ()), mask=2, phi="polynomial(2)", chunk=5),
 )
-# Probes over three chunks; what they cost is their expected value in ℚ, O(n² r m).
+# Probes over three chunks each. Computing their expected values in ℚ costs O(n² r m).
 LONG = (Case(40, 4, 1, start=3, rope=("half", "after", 4), chunk=16), Case(66, 4, 3, chunk=32))
 
 
@@ -92,7 +92,7 @@ def linear_forms(case: Case, impl: Implementation) -> dict[str, Callable[..., An
 
 
 def feature_count(case: Case) -> int:
-    """How many features φ makes of a key."""
+    """The number of features of a key."""
     return (case.d + 1) ** 2 if case.phi == "polynomial(2)" else case.d
 
 
@@ -115,7 +115,7 @@ def tokens(*pieces: Any) -> Any:
 
 
 def equals_sum(form: str, subject: str) -> Theorem:
-    """Another form of linear attention gives what the definition gives."""
+    """The theorem that a form of linear attention equals the definition."""
 
     def sides(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
         arrays, options = problem(case, numbers)
@@ -129,7 +129,7 @@ def equals_sum(form: str, subject: str) -> Theorem:
 
 
 def split_invariance(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """Prefill and decode, split anywhere, give what one pass over the whole text gives."""
+    """Prefill and decode, split anywhere, give the output of one pass over the text."""
     arrays, options = problem(case, numbers)
     want, end = impl.linear_attention(*arrays, **options)
     for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
@@ -151,7 +151,7 @@ def softmax_shifted_eq_sum(case: Case, numbers: Numbers, impl: Implementation) -
 
 
 def kv_cache(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """Softmax attention continued from its KV cache gives what one pass gives."""
+    """Softmax attention continued from its KV cache gives the output of one pass."""
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
     want, _ = impl.softmax_attention(*arrays, **options)
     for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
@@ -176,7 +176,7 @@ def rope_relative(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """One permutation carries the half layout into the interleaved one."""
+    """One permutation maps the half layout to the interleaved one."""
     x, at = numbers.draw(case.n, case.d), numbers.integers(-50, 1100, case.n)
     assert case.rope
     table, pairs = numbers.rope("half", "after", case.rope[2]).table, case.rope[2] // 2
@@ -187,9 +187,7 @@ def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """Joining is associative, no text is neutral, remove undoes, and the join is the state of the
-    joined text.
-    """
+    """States are a monoid: `join` gives the state of the joined text, and `remove` undoes it."""
     K, lengths = kernel(case, numbers), (case.n, 1, 2)
     k, v = (numbers.draw(*case.heads[1], sum(lengths), width) for width in (case.d, case.m))
     empty = no_text(v, feature_count(case), case.m, lead=case.heads[1])
@@ -236,7 +234,7 @@ def causality(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def draw_probe(case: Case, numbers: Numbers) -> Probe:
-    """The probe of this shape, with the digest of its numbers."""
+    """The probe of this shape; its numbers go into the digest."""
     shape = {"n": case.n, "r": case.d, "m": case.m, "seed": numbers.seed}
     options = {"mask": case.mask, "normalise": case.normalise, "start": case.start is not None}
     layout = case.rope[0] if case.rope else None
@@ -290,7 +288,7 @@ THEOREMS = (
     identity(
         shifted_state,
         f"{ANY_FIELD}; causal; {MOVES}",
-        "Chen et al. 2024, as read in notes on it",
+        "Chen et al. 2024",
         lambda case: moves(case) and case.mask == "causal",
         name="shift",
         ours="RoPE before the kernel",

@@ -1,9 +1,8 @@
 """A model of the shape of GPT-2 small: 85 million weights modulo a prime, `==` on every output.
 
-The prompted side reads all positions by masked scores. The converted side pushes the prompt through
-by chunks, and then has the biases alone, from which it reads the input token by token. The degree
-of so deep a model is far beyond p: that both agree is proof for the numbers drawn and says nothing
-of others, with any probability.
+The prompted side reads all positions by masked scores. The converted side reads the prompt in
+chunks, and then the input token by token, from the biases alone. The degree of so deep a model is
+far beyond p. So the agreement is proof for the numbers drawn, and says nothing of others.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ def shape(*, layers: int = 12, heads: int = 12, width: int = 768, prompt: int = 
 
 
 def iclca_gpt2_small(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """A model of the shape of GPT-2 small, converted, puts out what it puts out on prompt and
-    input.
+    """A model of the shape of GPT-2 small, converted, gives its output on prompt and input.
 
-    The sides have forms that share no formula; the time of each goes into the notes.
+    The two sides use forms that share no formula; the notes give the time of each.
     """
     problem, clock = Problem.of(case, numbers, impl), [time.perf_counter()]
     want = problem.prompted(form=impl.linear_attention_quadratic)

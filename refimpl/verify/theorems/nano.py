@@ -1,6 +1,6 @@
 """The library equals nano.py, the theory on one page.
 
-Both sides are given the same weights, the same φ and the same activation. RoPE turns by points of
+Both sides are given the same weights, the same φ and the same activation. RoPE rotates by points of
 the circle in every system, as in nano.py; where numbers are rounded, the errors of those points are
 part of the bound.
 """
@@ -63,7 +63,7 @@ def nano(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def arguments(model: Model, r: int) -> tuple[list[Any], tuple[Any, Any], list[tuple[Any, Any]]]:
-    """The weights, the rotation and the biases of a model with r features, for nano.py."""
+    """The weights, rotation and biases of a model with r features, as nano.py takes them."""
     c = cast(Config, model.config)
     states = model.biases or [no_text(model.like, r, c.m, lead=(c.heads,))] * c.layers
     biases = [(state.S, state.z) for state in states]

@@ -1,7 +1,7 @@
 """The theorems of recurrent layers: a running state is a sum, and a prompt is an initial state.
 
-The right side is the sum over the positions of prompt and text, which forms no state; the left side
-has the text and a state.
+The right side is the sum over the positions of prompt and text, without a state; the left side has
+only the text and a state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .identities import part, tokens
 
 
 def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Array], dict[str, Array], dict[str, Array]]:
-    """Of a recurrence: its arguments, and its options without and with tokens."""
+    """The arguments of a recurrence, its options S and u, and its options a and b, by token."""
     n, d, m = case.M + case.n, case.d, case.m
     arrays = [numbers.draw(*case.heads, n, width) for width in (d, d, d, m)]
     options = {"S": numbers.draw(*case.heads, d, m)} if case.start else {}
@@ -30,9 +30,7 @@ def problem(case: RecurrentCase, numbers: Numbers) -> tuple[list[Array], dict[st
 
 
 def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read after or before the write, is an
-    explicit sum.
-    """
+    """S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ, read before or after writing, is a sum."""
     arrays, options, turned = problem(case, numbers)
     (o, S), (want, end) = (form(*arrays, **options, **turned) for form in (impl.recurrence, impl.recurrence_sum))
     yield "o", o, want
@@ -40,10 +38,9 @@ def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementatio
 
 
 def recurrence_split(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """A prompt is an initial state: the text, read from the state after it, gives the sum over
-    prompt and text.
+    """A prompt is an initial state: a text read from it gives the sum over prompt and text.
 
-    The whole is cut in two everywhere.
+    Prompt and text together are split at every position.
     """
     arrays, options, turned = problem(case, numbers)
     N = case.M + case.n
@@ -61,9 +58,7 @@ def recurrence_split(case: RecurrentCase, numbers: Numbers, impl: Implementation
 
 
 def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """RWKV-4's running quotient, in units of a running maximum, is one of sums; a prompt is an
-    initial state.
-    """
+    """RWKV-4's running quotient is a quotient of sums; a prompt is its initial state."""
     w, u = numbers.draw(case.d), numbers.draw(case.d)
     k, v = (numbers.draw(*case.heads, case.M + case.n, case.d) for _ in range(2))
     state = tuple(numbers.draw(*case.heads, case.d) for _ in range(3)) if case.start else None
@@ -82,9 +77,7 @@ def wkv4_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> 
 
 
 def rwkv_state(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """A whole RWKV model, on the text alone from the states after a prompt, reads as it does on
-    prompt and text.
-    """
+    """An RWKV model, given the states after a prompt, gives its output on prompt and text."""
     heads = case.heads[0] if case.heads else 1
     ranks = (case.m,) * (4 * (case.version == "7"))
     config = Rwkv(case.version, case.layers, case.d * heads, heads, case.m, case.vocabulary, ranks)

@@ -1,8 +1,7 @@
 """Small exact witnesses that ICLCA needs its assumptions, and that no less than its biases will do.
 
-A witness of "≠" is one instance, in numbers that can be followed by hand; what does hold stands
-beside it with "=". Each function takes its decisive assumption as an argument: without it, the
-witness must fail.
+A witness of "≠" is one instance, in numbers that can be followed by hand; "=" marks what does hold.
+Each function takes its decisive assumption as an argument: without it, the witness must fail.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ def adder(system: Any, layers: int, *, rope: bool = False, positions: Sequence[i
 
         y_t = Σ_{s≤t} x_s        z_t = Σ_{s≤t} y_s²        ->  (1, x, y, z)
 
-    y by layer 1, with q = k = 1 and v = x; z by layer 2, with q = 1 and k = v = y; no denominators.
-    A prompt becomes the biases Σ x and Σ y², and whatever the biases are, the output shows them.
-    RoPE turns by 90° at each position: s counts cos((t−s)π/2) times.
+    Layer 1 gives y, with q = k = 1 and v = x; layer 2 gives z, with q = 1 and k = v = y. There are
+    no denominators. A prompt becomes the biases Σ x and Σ y², which the output shows.
+    RoPE rotates by 90° per position: token s counts cos((t−s)π/2) times.
     """
     d, rotary = (2, Rotary(width=2, base=None)) if rope else (1, None)
     config = Config(layers, 4, d=d, phi="identity", normalise=False, norm="none", rope=rotary, table=len(positions))
@@ -68,17 +67,16 @@ def biases(model: Model) -> Any:
 
 
 def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask: str = "full") -> Sides:
-    """If prompt tokens see the input, there may be no constant biases for a prompt, from two layers
-    on.
+    """If prompt tokens see the input, a prompt may have no constant biases in two layers.
 
-    The input is in their y, and so in Σ y², the bias of layer 2.
+    The y of prompt tokens then depend on the input, and so does Σ y², the bias of layer 2.
     """
     one, two = (adder(numbers.system, layers) for layers in (1, 2))
     prompt, x, other = (text(numbers.system, *xs) for xs in ((1, 1), (1,), (2,)))
     whole = then(prompt, x)
 
     def needed(x: Any) -> Any:
-        """Σ y² over the prompt. What layer 2 reads is what one layer puts out."""
+        """Σ y² over the prompt; layer 2 reads the output of the model of one layer."""
         k, v = keys_values(cast(Config, two.config), two.layer_weights(1), one(then(prompt, x), mask=mask)[:2, :])
         return numbers.system.sum(k * v, axis=-2)
 
@@ -96,10 +94,10 @@ def needs_causality(case: Case, numbers: Numbers, impl: Implementation, *, mask:
 def needs_relative_positions(
     case: Case, numbers: Numbers, impl: Implementation, *, positions: Sequence[int] = (0, 1, 2)
 ) -> Sides:
-    """If absolute positions begin at 0 again after a prompt, there may be no constant bias for it.
+    """If absolute positions begin at 0 again after a prompt, it may have no constant bias.
 
-    Positions p are added to tokens: y = Σ (x + p). Read from 0 again, every token is another, and
-    two tokens differ by more than one.
+    Positions p are added to tokens: y = Σ (x + p). With positions from 0 again, every input token
+    changes, and two of them change y by more than one of them does.
     """
     model = adder(numbers.system, 1, positions=positions)
     prompt, x = text(numbers.system, 5), text(numbers.system, 0, 0)
@@ -124,9 +122,9 @@ def squared(features: Any) -> Any:
 
 
 def needs_separation(case: Case, numbers: Numbers, impl: Implementation, *, D: Callable[[Any], Any] = squared) -> Sides:
-    """If the denominator is not a sum over tokens, there may be no constant b_D for a prompt.
+    """If the denominator is not a sum over tokens, a prompt may have no constant b_D.
 
-    o = Σ φ(k) v / D, with v = φ(k). b_D is to be D([A;B]) − D([B]), for every input B after A.
+    o = Σ φ(k) v / D, with v = φ(k). b_D must be D([A;B]) − D([B]), for every input B after A.
     """
     xp = numbers.system
     A, B, C = (xp.convert([x]) for x in (1, 1, 2))
@@ -146,11 +144,11 @@ def needs_separation(case: Case, numbers: Numbers, impl: Implementation, *, D: C
 def no_change_of_weights(
     case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 2),)
 ) -> Sides:
-    """No weights in place of W_K and W_V do what a prompt does, nor if W_Q changes too.
+    """No new weights W_K and W_V act as a prompt does, even if W_Q changes too.
 
-    At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2. But after a prompt X' there is W_KᵀX'ᵀX'W_V; here
-    W_Q = W_K = W_V = 1. That X = 0 asks nothing of the state is no way out: as a function of the
-    input, o has degree 3 whatever the weights, o(2x) = 8 o(x); a prompt adds a part of degree 1.
+    At X = 0, W_1ᵀXᵀXW_2 = 0 for all W_1, W_2. But a prompt X' leaves W_KᵀX'ᵀX'W_V; here all three
+    weights are 1. At X = 0 the state is not read, but outputs differ too: as a function of the
+    input, o has degree 3 for all weights, o(2x) = 8 o(x), and a prompt adds a part of degree 1.
     """
     xp = numbers.system
     W_0, W_1, W_2 = (numbers.draw(2, 2) for _ in range(3))
@@ -179,7 +177,7 @@ def kv(k: Any, v: Any) -> Any:
 
 
 def not_zero(f: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
-    """How many entries of f are not the zero polynomial in its arguments, of degree −∞."""
+    """The number of entries of f that are not the zero polynomial, whose degree is −∞."""
     degrees = Degrees()
     return int(np.sum(degrees.numerator(f(*map(degrees.variables, shapes))) > -math.inf))
 
@@ -187,12 +185,11 @@ def not_zero(f: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
 def no_projection_biases(
     case: Case, numbers: Numbers, impl: Implementation, *, prompt: Sequence[Sequence[int]] = ((1, 0), (0, 1))
 ) -> Sides:
-    """No b_K and b_V leave in the state what a prompt does: n b_K b_Vᵀ has rank one and grows with
-    n.
+    """No b_K and b_V act as a prompt: n b_K b_Vᵀ has rank one and grows with n.
 
     With k = W_Kᵀx + b_K, v = W_Vᵀx + b_V, n tokens x = 0 leave A(n) = n b_K b_Vᵀ in the state.
-    B(n), which is needed, is what the prompt left, whatever n.
-    A(n) = B(n) would make B(2) = 2 B(1), and det B(1) = 0.
+    The state that is needed, B(n), is that of the prompt, for every n.
+    A(n) = B(n) would imply B(2) = 2 B(1) and det B(1) = 0.
     """
     xp = numbers.system
     W_K, W_V, b_K, b_V = (numbers.draw(*shape) for shape in ((2, 2), (2, 2), (2,), (2,)))
@@ -216,10 +213,9 @@ def no_projection_biases(
 
 
 def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: bool = True, layers: int = 2) -> Sides:
-    """Biases made apart join to R_{-M2} b_1 + b_2 in one layer; in two they do not determine those
-    of both prompts.
+    """Biases b_1, b_2 join to R_{-M2} b_1 + b_2 in one layer; in two they do not determine b_12.
 
-    b_1 of P1 and b_2 of P2, each from the model without biases, stand beside the biases of P1 P2.
+    b_1 is of P1, b_2 of P2 and b_12 of P1 P2, each converted on the model without biases.
     Alone, the y of P2 are (1, 1) and those of P3 are (−1, 1), with the same Σ y²; after P1 they are
     (3, 3) and (1, 3).
     """
@@ -242,10 +238,9 @@ def joining_biases(case: Case, numbers: Numbers, impl: Implementation, *, rope: 
 
 
 def lifo_only(case: Case, numbers: Numbers, impl: Implementation, *, layers: int = 2) -> Sides:
-    """In two layers, the biases of two prompts, and the first prompt, do not determine those of the
-    second alone.
+    """In two layers the biases of P1 P2, and P1 itself, do not determine the biases of P2.
 
-    P1 cannot be taken out from under P2, which was read with P1 in sight.
+    P1 cannot be removed before P2 is, since P2 was read after P1.
     After P1, the y of P2 are (2, 3) and those of P3 are (−2, 3), with the same Σ y²; alone they are
     (1, 2) and (−3, 2).
     """
@@ -274,14 +269,14 @@ LARGE = "characteristic 0 or > 7"
 ADDER = f"layers that add, without denominators; {LARGE}"
 PLACED = f"layers that add, without denominators; positions added to tokens; {LARGE}"
 SINGLE = f"one layer, φ = identity, no denominators, no positions; {LARGE}"
-CHEN = "Chen et al. 2024, {}as read in notes on it"
-ASSUMPTION = CHEN.format("an assumption of Theorem 4.5, ")
+CHEN = "Chen et al. 2024"
+ASSUMPTION = f"{CHEN}, an assumption of Theorem 4.5"
 ORDER = 4
 THEOREMS = (
     witness(needs_causality, ADDER, ASSUMPTION, ours="the witness; that a prefix mask will do"),
     witness(needs_relative_positions, PLACED, ASSUMPTION, ours="the witness"),
     witness(needs_separation, f"the denominator (Σ φ(k))²; {LARGE}", ASSUMPTION, ours="the witness"),
-    witness(no_change_of_weights, SINGLE, CHEN.format(""), ours="the witness; W_Q"),
+    witness(no_change_of_weights, SINGLE, CHEN, ours="the witness; W_Q"),
     witness(no_projection_biases, SINGLE, DERIVED, ours="all of it"),
     witness(joining_biases, ADDER, DERIVED, ours="all of it"),
     witness(lifo_only, ADDER, DERIVED, ours="all of it"),
@@ -289,7 +284,7 @@ THEOREMS = (
 
 
 def show(*names: str) -> str:
-    """The statements of witnesses, by default of all, and under each its numbers in ℚ."""
+    """The statements of the named witnesses (by default all), each with its numbers in ℚ."""
     for name in names:
         choose("show", "names", name, [w.name for w in THEOREMS])
     chosen = [w for w in THEOREMS if w.name in names or not names]
@@ -301,7 +296,7 @@ def show(*names: str) -> str:
 
 
 def equation(pair: tuple[str, Any, Any]) -> str:
-    """A line for two sides, with the sign that is found, not the one that is claimed."""
+    """A line for two sides, with the sign that was found, whatever was claimed."""
 
     def entries(x: Any) -> str:
         if not isinstance(x, list):
