@@ -72,8 +72,8 @@ def block_covariance(a: NDArray[np.float64], d: int, kind: str) -> NDArray[np.fl
     Our derivation: exp(ρ v·z) is a series in the Legendre polynomials P_l of dimension d, with
     P_l(1) = 1. Over all rotations of a pair (v_1, v_2), the mean of P_l(v_1·ẑ) P_k(v_2·ẑ) is
     P_l(κ)/N_l if k = l, where N_l is the number of harmonics, else 0. m_l e^{a/2} is the mean of
-    the coefficients over ρ ~ χ_d. The term l = 0 is the square of the mean. For κ = 0 there are no odd
-    terms, and l = 2 is negative; for the simplex l = 1 comes first, and is negative too.
+    the coefficients over ρ ~ χ_d. The term l = 0 is the square of the mean. For κ = 0 there are no
+    odd terms, and l = 2 is negative; for the simplex l = 1 comes first, and is negative too.
     """
     from scipy.special import gammaln, hyp1f1, xlogy
 

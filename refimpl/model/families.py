@@ -1,4 +1,4 @@
-"""The families of layers: each is a class of this package that has a `family` name and a `layer`."""
+"""The families of layers: each is a class of this package with a `family` name and a `layer`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .transformer import Family
 
 @functools.cache
 def families() -> dict[str, type[Family]]:
-    """The configuration class of each family, by its name in files. A new file of this package is found."""
+    """The configuration class of each family, by its name in files; modules are found."""
     found: dict[str, type[Family]] = {}
     for module in pkgutil.iter_modules(importlib.import_module(__package__).__path__, f"{__package__}."):
         for x in vars(importlib.import_module(module.name)).values():

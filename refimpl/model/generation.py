@@ -1,4 +1,4 @@
-"""Text from a model, token by token. Each token is read once, from the state after all earlier ones."""
+"""Generation of text. Each token is read once, from the state after all earlier tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .transformer import Model, transformer
 def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, seed: int = 0) -> Iterator[int]:
     """The ids that follow a text, one after the other.
 
-        temperature 0   the likeliest (of equals the first)
+        temperature 0   the likeliest id (the first of equals)
         T > 0           id i with probability softmax(logits / T)_i
 
     text : token ids, one or more; a model that carries a prompt reads them behind it
@@ -31,7 +31,7 @@ def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, se
 
 
 def check_request(model: Model, text: Any, tokens: int, temperature: float, seed: int) -> NDArray[np.int64]:
-    """The text as ids, if all arguments of `generate` are in order."""
+    """Check the arguments of `generate`; return the text as ids."""
     check_integer("generate", "tokens", tokens, least=0)
     check_integer("generate", "seed", seed, least=0)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
@@ -53,7 +53,7 @@ def check_request(model: Model, text: Any, tokens: int, temperature: float, seed
 
 
 def read_tokens(model: Model, ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], Model]:
-    """The logits of the next token, (vocabulary,) in float64, and the model that carries the text."""
+    """The logits of the next token, (vocabulary,) floats, and the model that carries the text."""
     logits, states = transformer(model, ids)
     if logits.ndim != 2:
         raise ValueError(f"generate: `model` must carry one prompt, got a batch of shape {tuple(logits.shape[:-2])}")
@@ -63,7 +63,7 @@ def read_tokens(model: Model, ids: NDArray[np.int64]) -> tuple[NDArray[np.float6
 def generate_ids(
     logits: NDArray[np.float64], model: Model, tokens: int, temperature: float, seed: int
 ) -> Iterator[int]:
-    """The ids that follow the text which `read_tokens` has read."""
+    """The ids that follow the text, from its last logits and the model that carries it."""
     rng = np.random.default_rng(seed)
     for left in reversed(range(tokens)):
         token = choose_token(logits, temperature, rng)
@@ -76,6 +76,6 @@ def choose_token(logits: NDArray[np.float64], temperature: float, rng: np.random
     """The likeliest id at temperature 0, else one drawn from softmax(logits / temperature)."""
     if not temperature:
         return int(np.argmax(logits))
-    with np.errstate(over="ignore"):  # at temperatures near 0 the others are infinitely less likely
+    with np.errstate(over="ignore"):  # near temperature 0 the quotient may be −∞, and its exp is 0
         p = np.exp((logits - logits.max()) / temperature)
     return int(rng.choice(len(p), p=p / p.sum()))
