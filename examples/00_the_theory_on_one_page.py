@@ -15,7 +15,7 @@ from refimpl import QQ, Config, Rotary, convert, nano, random_model, transformer
 nano.example()
 
 # %%
-# RoPE: R_p rotates a pair of features p times by a point (c, s) of the circle. Lengths stay, and the
+# RoPE: R_p rotates a pair of features p times by a point (c, s) of the circle. Lengths stay; the
 # product of two rotated vectors depends on the distance of their positions only.
 point, x, y = (QQ.convert([Fraction(3, 5)]), QQ.convert([Fraction(4, 5)])), QQ.convert([[1, 0]]), QQ.convert([[2, 1]])
 print("R_2 (1, 0) =", nano.rotate(x, 2, point))
