@@ -7,7 +7,7 @@ speed. The last cells show that the library, which has all three, gives the same
 # %%
 # The page runs its own example first. A model of two layers reads a prompt of three tokens and a
 # text of one. Then the prompt becomes biases, and the text alone gives the same fractions. Without
-# the prompt and without the biases the output is another one.
+# the prompt and the biases the output is different.
 from fractions import Fraction
 
 from refimpl import QQ, Config, Rotary, convert, nano, random_model, transformer
@@ -15,7 +15,7 @@ from refimpl import QQ, Config, Rotary, convert, nano, random_model, transformer
 nano.example()
 
 # %%
-# RoPE: R_p turns a pair of features p times by a point (c, s) of the circle. Lengths stay, and the
+# RoPE: R_p rotates a pair of features p times by a point (c, s) of the circle. Lengths stay; the
 # product of two rotated vectors depends on the distance of their positions only.
 point, x, y = (QQ.convert([Fraction(3, 5)]), QQ.convert([Fraction(4, 5)])), QQ.convert([[1, 0]]), QQ.convert([[2, 1]])
 print("R_2 (1, 0) =", nano.rotate(x, 2, point))
@@ -45,7 +45,7 @@ assert QQ.equal(nano.transformer(both, *page, none), o)
 print(f"transformer: equal, in fractions of {len(str(o[-1, 0].tolist()))} characters")
 
 # %%
-# Conversion: the prompt leaves Σ_j R_{j−M} φ(k_j) v_jᵀ and Σ_j φ(k_j) in every layer, and goes.
+# Conversion: the prompt leaves Σ_j R_{j−M} φ(k_j) v_jᵀ and Σ_j φ(k_j) in every layer.
 biases, converted = nano.convert(prompt, *page, none), convert(model, prompt)
 for (b_KV, b_D), state in zip(biases, converted.biases, strict=True):
     assert QQ.equal(b_KV, state.S) and QQ.equal(b_D, state.z)

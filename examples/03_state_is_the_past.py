@@ -20,8 +20,8 @@ assert (rest == whole[4:, :]).all()
 print("prefill 4 + decode 2 == one pass over 6; next position", past.position)
 
 # %%
-# Texts join like strings. A state belongs to its position, so join turns the second one by R_p
-# before adding.
+# Texts join like strings. A state belongs to its position, so join rotates the second one by
+# R_p before adding.
 empty = no_text(v, 4, 2)
 a, b, c = (absorb(empty, k[i : i + 2, :], v[i : i + 2, :], Kernel(rope=rope)) for i in (0, 2, 4))
 left, right = (

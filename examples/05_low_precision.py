@@ -18,7 +18,7 @@ for n in (64, 4096):
     print(f"{n:5} tokens: running z off by {worst:6.1%}, rounded once at the end by {best:.1%}")
 
 # %%
-# Once z reaches 2⁸ times a term, the term is less than half a step, and is lost. Ones stop at 256.
+# Once z reaches 2⁸ times a term, the term is at most half a step and rounds away. Ones stop at 256.
 z = bf16.convert(0)
 for _ in range(4096):
     z = z + 1

@@ -25,7 +25,7 @@ print(show("no_change_of_weights", "no_projection_biases"))
 
 # %%
 # Biases remember sums. Two prompts with the same sums are the same to every later token of this
-# model, but an earlier prompt, put before them or taken away from before them, tells them apart.
+# model, but an earlier prompt, put before them or taken from before them, shows the difference.
 print(show("joining_biases", "lifo_only"))
 
 # %%

@@ -55,4 +55,4 @@ for n in (512, 1024, 2048):
     (o, _), chunked = seconds(lambda q=q, k=k, v=v: linear_attention_chunked(q, k, v))
     (want, _), quadratic = seconds(lambda q=q, k=k, v=v: linear_attention_quadratic(q, k, v), rounds=2)
     print(f"{n} tokens: chunked {1e3 * chunked:6.1f} ms, quadratic {1e3 * quadratic:6.1f} ms,", end=" ")
-    print(f"apart by {abs(o / want - 1).max():.0e}")
+    print(f"relative difference {abs(o / want - 1).max():.0e}")

@@ -1,7 +1,7 @@
 """Attention is a gradient step: you will see it four times, on a handful of numbers, by `==`.
 
-Irie et al. claim that a trained layer is attention, von Oswald et al. and Ren & Liu that attention
-is a step. Ours: the biases of ICLCA are the step, and the constants of the last part.
+Irie et al. claim that a trained layer is attention; von Oswald et al. and Ren & Liu claim that
+attention is a step. Ours: that the biases of ICLCA are the step; the constants of the last part.
 """
 
 # %%
@@ -47,7 +47,7 @@ assert QQ.equal(von_oswald.predictions(converted(von_oswald.model_queries(x, W_0
 
 # %%
 # Ren & Liu: softmax attention, too, is the prediction of a model W φ(x) after one step. exp is not
-# in ℚ: the rest is rounding, and vanishes as digits are added. The rate cancels: 1 or 7, the same.
+# in ℚ, so the two differ by rounding, which vanishes as digits are added. The rate cancels.
 for digits in (20, 40, 80):
     mp, T = MP(digits), MP(digits).matrix_transpose
     shapes = ((3, 4), (1, 4), (4, 4), (4, 4), (2, 4))
@@ -55,5 +55,5 @@ for digits in (20, 40, 80):
     tokens = mp.concat([demonstrations, text], axis=0)
     o = softmax_attention(tokens @ T(W_Q), tokens @ T(W_K), tokens @ T(W_V), scale=1)[0][-1, :]
     context = ren_liu.softmax_context(demonstrations, text, text[0, :], W_Q, W_K, W_V)
-    apart = [f"{float(max(mp.abs(ren_liu.one_step(context, rate) - o).tolist())):.0e}" for rate in (1, 7)]
-    print(f"{digits} digits: softmax attention and one step of rate 1, 7 are apart by", *apart)
+    off = [f"{float(max(mp.abs(ren_liu.one_step(context, rate) - o).tolist())):.0e}" for rate in (1, 7)]
+    print(f"{digits} digits: softmax attention and one step of rate 1, 7 differ by", *off)

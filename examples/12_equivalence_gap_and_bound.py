@@ -74,7 +74,7 @@ print("slope in log r:", slope.round(2), "where r^−1/2 has −0.5")
 # less E is Σ c_i g_i over M possible examples, all equally likely, then |Σ c_i g_i|² = Σ c_i c_j
 # v_i·v_j κ(k_i, k_j), here with κ = exp(k_i·k_j), |k| = 1. There are 50 times `draws` draws. The
 # slide says O(w ρ d_o √Tr K / N + √(log(1/δ)/N)). The constant 1 for it is our test, not their
-# claim, and the coins are made to fail it.
+# claim, and the task v = ±1 is made to fail it.
 M, delta, sizes = 500, 0.05, (10, 32, 100, 316, 1000)
 k = rng.normal(size=(M, 3))
 tasks = {

@@ -19,7 +19,7 @@ for kind in ("positive", "hyperbolic", "trigonometric", "orthogonal", "simplex")
 
 # %%
 # A memory keeps Σ φ(y_j) v_jᵀ and Σ φ(y_j), with the scale of its sums as a logarithm: keys of any
-# size fit, texts can be joined, and no later key changes what was read before. Here the last key is
+# size fit, texts can be joined, and no later key changes an earlier output. Here the last key is
 # a thousand times larger than the others.
 keys, values, query = rng.standard_normal((6, 8)), rng.standard_normal((6, 2)), rng.standard_normal((1, 8))
 keys[-1] *= 1000
@@ -42,12 +42,12 @@ for by in (None, *(Compression(*kind) for kind in kinds)):
     print(f"error {found.error:.1e}, dropped {found.dropped_error:.1e}")
 
 # %%
-# Prompts stack. Under RoPE, turning the directions of an earlier memory shows it from further on:
+# Prompts stack. Under RoPE an earlier memory is seen from further on if its directions are rotated:
 # neither S nor z changes.
 by = Compression("positive", 64)
 twice = convert(convert(model, prompt[:40], by=by), prompt[40:], by=by)
 (memory,) = twice.biases[0].memories
-print(f"two prompts, {twice.prompts}, one memory, its directions turned", end=" ")
+print(f"two prompts, {twice.prompts}, one memory, its directions rotated", end=" ")
 print(f"by {memory.phi.turn} positions: S {memory.S.shape}")
 
 # %%

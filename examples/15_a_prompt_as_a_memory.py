@@ -55,8 +55,8 @@ subjects = {first: (llama, story, True), second: (nano, letters, False), also: (
 
 
 # %%
-# The prompted model is the truth; a memory must beat the model without the prompt. A scale s is one
-# of attention: exp(s q·k/√d). Intervals are Student's, 95 %, over prompts, means over seeds.
+# The prompted model is the truth; a memory must beat the model without the prompt. With scale s
+# attention is exp(s q·k/√d). Intervals are Student's, 95 %, over prompts; seeds are averaged.
 def mean(values):
     each = np.mean(np.reshape(values, (prompts, -1)), axis=-1)
     return np.mean(each), student.ppf(0.975, prompts - 1) * np.std(each, ddof=1) / np.sqrt(prompts)
@@ -103,7 +103,7 @@ for name, (found, sizes) in figures.items():
         a, b = (f"{entry[1]} {100 * entry[0]:.3g}" if entry else "none so small" for entry in smallest)
         print(f"up to {most:6.4f} of the cache: random features {a}, maps by keys {b}")
 print("""
-memory: 1c is the exact KV cache. Chen et al. report, as read in notes, for GPT-2: 16.56 % dropped, 9.17 % converted;
+memory: 1c is the exact KV cache. Chen et al. report for GPT-2: 16.56 % dropped, 9.17 % converted;
 its size, prompts, number of features and positions are not known to us, so their figures only stand beside ours.""")
 
 # %%

@@ -5,7 +5,7 @@ REFIMPL_MODELS=FOLDER names a folder with real weights; without it, the weights 
 
 # %%
 # A layer reads a text from a state and hands on the state after it. Nothing else of the past
-# reaches the future, so a prompt *is* a state. RWKV-7 has a running state, or an explicit sum:
+# reaches the future, so a prompt *is* a state. RWKV-7 as a running state, and as an explicit sum:
 #
 #     S_t = (Diag(w_t) + b_t a_tᵀ) S_{t-1} + k_t v_tᵀ = A_t S_{t-1} + k_t v_tᵀ        o_t = S_tᵀ r_t
 #     o_t = Σ_s r_tᵀ (Π_{s<x≤t} A_x) k_s v_sᵀ
@@ -39,12 +39,12 @@ bytes_ = ByteTokenizer()
 prompt, text = bytes_.encode("The three of them walked on for a long time. " * 8), bytes_.encode("Then the")
 prompted, _ = ri.transformer(model, prompt + text, form="sum")
 baked = convert(model, prompt)
-apart = np.abs(baked(text) - prompted[len(prompt) :]).max() / np.abs(prompted).max()
+off = np.abs(baked(text) - prompted[len(prompt) :]).max() / np.abs(prompted).max()
 print(f"{len(prompt)} bytes of prompt; logits from the state and from the sum over all positions:", end=" ")
-print(f"{apart:.1e} apart, relatively")
+print(f"relative difference {off:.1e}")
 
 # %%
-# The state goes into a file, and the prompt goes away. The text goes on as if the prompt were
+# The state goes into a file, and the prompt is dropped. The text goes on as if the prompt were
 # there.
 with tempfile.TemporaryDirectory() as folder:
     ri.save(f"{folder}/baked.safetensors", baked, biases_only=True)

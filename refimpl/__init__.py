@@ -61,7 +61,7 @@ from .systems import (
     system_of,
 )
 
-# In the order of reading; the names of refimpl.verify are imported when they are asked for.
+# These names stand in the order of reading. Those of refimpl.verify are imported on first use.
 __all__ = ["QQ", "GF", "MP", "Float", "balls", "Rounded", "RunningError", "Degrees", "Dependencies", "Dual"]
 __all__ += ["system", "system_of", "floats"]
 __all__ += ["linear_attention", "linear_attention_quadratic", "linear_attention_recurrent", "linear_attention_chunked"]

@@ -1,4 +1,4 @@
-"""What an array is to this library: Protocols that every array library and our systems meet."""
+"""Protocols of arrays and their namespaces, met by array libraries and by our number systems."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 
 HostArray = np.ndarray[Any, Any]  # an array of NumPy
-
-
 Mask = str | int  # "causal", "full", or the length of a prefix that every token sees
 
 

@@ -1,4 +1,4 @@
-"""The checks of arguments. An error says: function, argument, what must hold, what came."""
+"""Checks of arguments. Each error names function, argument, what must hold and what came."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _checked_kinds: set[tuple[type, Any]] = set()  # (type, dtype) of arrays that we
 
 
 def common_namespace(who: str, **arrays: Any) -> Namespace:
-    """The one array namespace of all arrays."""
+    """The array namespace that all these arrays share."""
     check_kinds(who, **arrays)
     return array_namespace(next(iter(arrays.values())))
 
 
 def check_kinds(who: str, **arrays: Any) -> None:
-    """Arrays must be of one kind: libraries, number systems, devices and dtypes do not mix."""
+    """Refuse arrays of different libraries, number systems, devices or dtypes."""
     first, x = next(iter(arrays.items()))
     usual = isinstance(x, SystemArray) or (type(x), getattr(x, "dtype", None)) in _checked_kinds
     for name, y in arrays.items():
@@ -71,7 +71,7 @@ def check_dtype(who: str, name: str, x: Any) -> None:
 
 
 def check_finite_arrays(who: str, **arrays: Array) -> Namespace:
-    """The one namespace of all arrays, none of which may hold nan or inf."""
+    """The namespace that all these arrays share. None of them may hold nan or inf."""
     xp = common_namespace(who, **arrays)
     for name, x in arrays.items():
         check_finite(who, name, x, axes=("row", "column")[-x.ndim :])
@@ -87,7 +87,7 @@ def is_true(condition: Any) -> bool:
 
 
 def is_zero(x: Any) -> bool:
-    """Is this number, Python's or an array of one, 0?"""
+    """Is this number zero? It is a Python number or an array of shape ()."""
     return is_true(x.system.singular(x) if isinstance(x, SystemArray) else x == 0)
 
 
@@ -97,7 +97,7 @@ def check_type(who: str, name: str, x: object, kind: type) -> None:
 
 
 def check_integer(who: str, name: str, x: Any, *, least: float = -inf, most: float = inf, other: str = "") -> int:
-    """An integer of any kind but bool, within limits."""
+    """x as a Python integer. Refuse bool, other types, and integers outside the limits."""
     try:
         i = operator.index(x)
         right = not isinstance(x, bool) and least <= i <= most
@@ -110,7 +110,7 @@ def check_integer(who: str, name: str, x: Any, *, least: float = -inf, most: flo
 
 
 def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
-    """Token ids (..., n) on the host, from integers of any kind; None for other numbers."""
+    """Token ids (..., n) as a NumPy array; None if x is an array of other numbers."""
     if isinstance(x, SystemArray) or (is_array_api_obj(x) and not array_namespace(x).isdtype(x.dtype, "integral")):
         return None
     ids = integer_array(x)
@@ -125,14 +125,14 @@ def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
 
 
 def check_scalar(who: str, name: str, x: Any, **like: Array) -> Any:
-    """A factor: an array of the same kind with one number, or a number that such an array takes."""
+    """x, if it can multiply arrays like these: a number, or an array of their kind and shape ()."""
     if isinstance(x, SystemArray) or is_array_api_obj(x):
         common_namespace(who, **like, **{name: x})
         if x.ndim:
             raise ValueError(f"{who}: `{name}` must be one number, of shape (), got shape {tuple(x.shape)}")
         return x
     exact = isinstance(next(iter(like.values())), SystemArray)
-    kinds = int | float | Fraction if exact else int | float  # a system says itself that it takes no floats
+    kinds = int | float | Fraction if exact else int | float  # an exact system itself refuses floats
     if isinstance(x, bool) or not isinstance(x, kinds):
         wanted = "Fraction" if exact else "float"
         raise TypeError(f"{who}: `{name}` must be an integer, a {wanted} or an array, got {brief(x)}")
@@ -142,7 +142,7 @@ def check_scalar(who: str, name: str, x: Any, **like: Array) -> Any:
 
 
 def check_mask(who: str, name: str, x: Any, like: str, y: Array) -> None:
-    """A mask must be a boolean array where y is: of NumPy, if y is over a number system."""
+    """A mask must be a boolean array of y's library and device; of NumPy if y is a SystemArray."""
     if not is_array_api_obj(x) or not array_namespace(x).isdtype(x.dtype, "bool"):
         raise TypeError(f"{who}: `{name}` must be a boolean array, got {getattr(x, 'dtype', type(x).__name__)}")
     wanted = "numpy" if isinstance(y, SystemArray) else library_of(y)
@@ -152,9 +152,9 @@ def check_mask(who: str, name: str, x: Any, like: str, y: Array) -> None:
 
 
 def check_shape(who: str, name: str, x: Array, *tail: int | str, like: str = "", all_axes: bool = False) -> None:
-    """The last axes of x must have these lengths (a word: any); with `all_axes`, it has no more."""
+    """The last axes of x must have these lengths; a word allows any. all_axes : x has no others"""
     got = tuple(x.shape)
-    before = len(got) - len(tail)  # so many axes stand before these
+    before = len(got) - len(tail)  # how many axes stand before these
     fits = before == 0 if all_axes else before >= 0
     if not fits or any(isinstance(n, int) and n != g for n, g in zip(tail, got[before:], strict=True)):
         axes = ", ".join([*["..."] * (not all_axes), *map(str, tail)]) + "," * (all_axes and len(tail) == 1)
@@ -162,7 +162,7 @@ def check_shape(who: str, name: str, x: Array, *tail: int | str, like: str = "",
 
 
 def leading_axes(who: str, **arrays: Array) -> Shape:
-    """The common shape of all axes but the last two, which must broadcast."""
+    """The shape to which all axes before the last two broadcast. Refuse arrays that do not."""
     first, *others = arrays
     common = tuple(arrays[first].shape[:-2])
     for i, name in enumerate(others):
@@ -211,7 +211,7 @@ def check_finite(who: str, name: str, x: Array, keep: Any = None, axes: Axes = T
 
 
 def require_finite(who: str, name: str, x: Array, axes: Axes = TOKENS, start: int = 0) -> Array:
-    """A result, if it is finite; else say where it overflows."""
+    """Return a result if it is finite; else raise NotFinite, which says where it is not."""
     if not surely_finite(x) and (where := find_not_finite(x, axes, start)):
         raise NotFinite(f"{who}: {name} overflows {system_of(x).name}: nan or inf at {where}")
     return x
@@ -225,7 +225,7 @@ def find_not_finite(x: Array, axes: Axes, start: int, keep: Any = None) -> str:
 
 
 def locate(bad: Any, axes: Axes, start: int = 0) -> str:
-    """The first True, in words: its place on these axes (tokens count from `start`), its head."""
+    """The place of the first True, in words. The first named axis counts from `start`."""
     index = first_index(bad)
     head, (i, *rest) = index[: len(index) - len(axes)], index[len(index) - len(axes) :]
     places = [f"{axis} {i}" for axis, i in zip(axes, (start + i, *rest), strict=True)]
@@ -246,14 +246,14 @@ def divide(who: str, numerator: Array, denominator: Array, formula: str = "φ(q)
     """numerator (..., n, m) / denominator (..., n, 1 or m); tokens count from `start` in errors."""
     if not isinstance(denominator, SystemArray) and surely_finite(denominator):
         with quiet():
-            o = numerator / denominator  # by zero: inf or nan
+            o = numerator / denominator  # division by zero gives inf or nan
         if 0 not in o.shape and surely_finite(o):
             return o
     return divide_or_say_why_not(who, numerator, denominator, formula, start)
 
 
 def divide_or_say_why_not(who: str, numerator: Array, denominator: Array, formula: str, start: int) -> Array:
-    """The same for numbers that must be looked at; says which token divides by 0 or overflows."""
+    """The same quotient. An error names the first token that divides by zero or overflows."""
     xp = array_namespace(numerator)
     zero = xp.singular(denominator) if isinstance(xp, ArraySystem) else denominator == 0
     if is_true(xp.any(zero)):

@@ -2,7 +2,7 @@
 
 Every function is a formula of the paper (Chen et al. 2024, arXiv 2406.02847; positions start at 0
 here). There are no checks, no options and no speed. The library is this page made robust and fast;
-`refimpl verify nano` holds the two equal, in every number system.
+`refimpl verify nano` checks that the two are equal, in every number system.
 
     n tokens   t query   s ≤ t key   d key width   m value width   r features   M prompt length
     q, k (heads, n, d)    v (heads, n, m)    phi φ: (..., d) -> (..., r)    x (n, width)
@@ -13,7 +13,7 @@ from array_api_compat import array_namespace
 
 
 def rotate(x, p, rope):
-    """R_p x: pair i of features, (x_i, x_{i+h}), turns p times by the circle point (c_i, s_i)."""
+    """R_p x: pair i of features, (x_i, x_{i+h}), is rotated p times by (c_i, s_i)."""
     c, s = rope[0], rope[1] if p >= 0 else -rope[1]
     a, b, rest = x[..., : len(c)], x[..., len(c) : 2 * len(c)], x[..., 2 * len(c) :]
     for _ in range(abs(p)):
@@ -71,12 +71,12 @@ def convert(prompt, layers, heads, phi, rope, sigma, biases):
         R_b = xp.matrix_transpose(rotate(xp.matrix_transpose(b_KV), -M, rope))
         S = xp.matrix_transpose(rotate_tokens(phi(k), -M, rope)) @ v
         new.append((R_b + S, b_D + xp.sum(phi(k), axis=-2)))
-        x = layer(x, w, heads, phi, rope, sigma, b_KV, b_D)  # the prompt goes on with the old ones
+        x = layer(x, w, heads, phi, rope, sigma, b_KV, b_D)  # the prompt reads the old biases
     return new
 
 
 def example():
-    """Two layers in exact fractions: the prompt is deleted, and the output stays what it was."""
+    """Two layers in exact fractions: biases replace the prompt, and the output stays the same."""
     from fractions import Fraction as F
 
     import numpy as np

@@ -46,7 +46,7 @@ def test_the_page_of_theory_prints_what_the_readme_shows():
 
 
 def test_every_place_on_the_map_exists():
-    places = re.findall(r"`([\w/]+(?:\.py|\.toml|/))`", section("The map of the house"))
+    places = re.findall(r"`([\w/]+(?:\.py|\.toml|/))`", section("The layout of the package"))
     assert len(places) >= 30
     for place in places:
         assert any((folder / place).exists() for folder in (ROOT, ROOT / "refimpl", ROOT / "refimpl/prompt")), place

@@ -1,1 +1,1 @@
-"""Linearized and softmax attention: φ and RoPE, the forms, and what earlier text is to them."""
+"""Linearized and softmax attention: feature maps, RoPE, states, caches and memories."""

@@ -1,4 +1,4 @@
-"""The mean squared error of each map of random_features.py, as a formula."""
+"""The mean squared error of each map of random_features.py, by a formula."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .random_features import BLOCKS, KINDS, best_A, check_feature_count, check_s
 
 
 def mean_squared_error(kind: str, x: Array, y: Array, r: int | None, *, a: float | None = None) -> Any:
-    """E (φ(x)·φ(y) − exp(x·y))² of random_features(kind, r, d, a=a): the value itself, in float64.
+    """E (φ(x)·φ(y) − exp(x·y))² of random_features(kind, r, d, a=a): a value, not a bound.
 
-    With u = x·y, a = |x+y|², c = |x−y|², P the number of pairs of directions that share a block,
-    and Cov < 0 their covariance in it:
+    Here u = x·y, a = |x+y|², c = |x−y|². P is the number of pairs of directions that share a block,
+    and Cov < 0 is the covariance of such a pair over the square of its mean (`block_covariance`).
 
         positive               e^{a+2u} (1 − e^{−a}) / r
         hyperbolic             (1 − e^{−a}) · positive
@@ -30,8 +30,8 @@ def mean_squared_error(kind: str, x: Array, y: Array, r: int | None, *, a: float
         orthogonal, simplex    e^{a+2u} (1 − e^{−a} + 2P/r · e^{−a} Cov) / r
         taylor                 (e^u − 1 − u − u²/2)² = (u³/6 · ₁F₁(1; 4; u))²
 
-    x, y : (..., d), of any system whose numbers are rationals  ->  (...), NumPy; inf beyond float64
-    Source   as for RandomFeatures. Ours: the values for blocks, for which papers have bounds; and
+    x, y : (..., d), of a system whose numbers are rational    ->  (...), NumPy; inf beyond float64
+    Source   as for RandomFeatures. Ours: the values for blocks, for which papers have bounds, and
              the forms, chosen so that little cancels
     """
     from scipy.special import hyp1f1
@@ -64,16 +64,16 @@ def mean_squared_error(kind: str, x: Array, y: Array, r: int | None, *, a: float
 
 
 def block_covariance(a: NDArray[np.float64], d: int, kind: str) -> NDArray[np.float64]:
-    """Cov(exp(ω_1·z), exp(ω_2·z)) over the square of their mean, in one block, |z|² = a.
+    """The covariance of exp(ω_1·z) and exp(ω_2·z) in a block, over their squared mean; |z|² = a.
 
         Σ_{l≥1} N_l P_l(κ) m_l²,   κ = 0 or −1/(d−1),
         m_l = (a/2)^{l/2} Γ((d+l)/2)/Γ(d/2+l) ₁F₁(l/2; d/2+l; −a/2)
 
-    Our derivation: exp(ρ v·z) is a series in the Legendre polynomials P_l of dimension d,
-    P_l(1) = 1. Over all turns of a pair (v_1, v_2) the mean of P_l(v_1·ẑ) P_k(v_2·ẑ) is P_l(κ)/N_l
-    if k = l, where N_l is the number of harmonics, else 0; and m_l e^{a/2} is the mean of the
-    coefficients over ρ ~ χ_d. The term l = 0 is the square of the mean. With κ = 0 there are no odd
-    l, and l = 2 is negative; the simplex has l = 1 before it, which is negative too.
+    Our derivation: exp(ρ v·z) is a series in the Legendre polynomials P_l of dimension d, with
+    P_l(1) = 1. Over all rotations of a pair (v_1, v_2), the mean of P_l(v_1·ẑ) P_k(v_2·ẑ) is
+    P_l(κ)/N_l if k = l, where N_l is the number of harmonics, else 0. m_l e^{a/2} is the mean of
+    the coefficients over ρ ~ χ_d. The term l = 0 is the square of the mean. For κ = 0 there are no
+    odd terms, and l = 2 is negative; for the simplex l = 1 comes first, and is negative too.
     """
     from scipy.special import gammaln, hyp1f1, xlogy
 

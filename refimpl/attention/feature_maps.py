@@ -1,8 +1,8 @@
 """Feature maps φ: (..., d) -> (..., r), and the Kernel that φ makes together with RoPE.
 
 Any function of arrays that treats each token by itself is a feature map; the maps here have names.
-Each says what it `needs` of the number system: those that need no exp run exactly in ℚ, those that
-need no order also in GF(p). To add a map, write a function and put its name on it with `needs`.
+Each says what it `needs` of the number system. Maps without exp and roots run exactly in ℚ; those
+that need no order run in GF(p) too. To add a map, write a function and register it with `needs`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FEATURE_MAPS: dict[str, FeatureMap] = {}
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """What linearized attention makes of queries and keys: φ, RoPE, and whether it divides.
+    """The kernel of linearized attention: φ, RoPE, and whether to divide.
 
     phi : φ by name, or a function of each token by itself, or a pair (φ_q, φ_k) of them
     rope : a Rope, placed after φ or before the kernel
     normalise : divide by φ(q_t)·z_t
 
-    The numerator has the features fq, the denominator gq, and the same for k:
+    fq are the features of q in the numerator, gq those in the denominator; fk and gk likewise:
 
         RoPE after φ          fq = R_t φ(q_t)    gq = φ(q_t)
         before the kernel     fq = gq = φ(R_t q_t)
@@ -43,7 +43,7 @@ class Kernel:
     normalise: bool = True
 
     def __post_init__(self) -> None:
-        self.maps  # noqa: B018  a name nobody knows is refused here
+        self.maps  # noqa: B018  this refuses an unknown name
         check_type("Kernel", "normalise", self.normalise, bool)
         if self.rope is not None:
             check_type("Kernel", "rope", self.rope, Rope)
@@ -60,7 +60,7 @@ class Kernel:
         if placement == "before":
             q, k = self.rotate_tokens(q, k, position)
         gq, gk = phi_q(q), phi_k(k)
-        if not phi_q is phi_k is identity:  # a map must keep tokens, and give q and k equally many features
+        if not phi_q is phi_k is identity:  # a map must keep all tokens, and make as many features of q as of k
             check_kinds("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
             check_shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
             check_shape("features", "phi_q(q)", gq, q.shape[-2], gk.shape[-1], like="to match phi_k(k)")
@@ -75,7 +75,7 @@ class Kernel:
 
 
 def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
-    """Register a map under its name, with what it needs of a number system beyond a ring."""
+    """Register a map under its name, with the capability that it needs of a number system."""
 
     def register(phi: FeatureMap) -> FeatureMap:
         @functools.wraps(phi)
@@ -161,7 +161,7 @@ def taylor2(x: Array, /) -> Array:
 
 
 def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
-    """(φ_q, φ_k) of the kernel 1 + u + u²/2, u = scale·q·k; φ_q has all the scale. Needs field."""
+    """(φ_q, φ_k) of 1 + u + u²/2, u = scale·q·k. Only φ_q has the scale.   Needs field"""
 
     def phi_q(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, scale * x, scale * scale * outer(x, x) / 2], axis=-1)

@@ -3,11 +3,11 @@
     o_t = φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) v_sᵀ + S] / ( φ(q_t)ᵀ [Σ_{s≤t} φ(k_s) + z] )
 
 `linear_attention` is the definition; the quadratic, recurrent and chunked forms equal it in any
-field. Each public function calls `evaluate` with its formula, which stands above it. Formulas yield
-(num, den, S, z) for one stretch of tokens after the other, in these names:
+field. Each public function calls `evaluate` with its formula, which stands above it. A formula
+yields (num, den, S, z) for consecutive pieces of the text. It uses these names:
 
-    fq, fk (..., n, r)   features of the numerator: φ(q_t), φ(k_s), turned if RoPE stands after φ
-    gq, gk (..., n, r)   features of the denominator, never turned after φ
+    fq, fk (..., n, r)   features of the numerator: φ(q_t), φ(k_s), rotated under RoPE after φ
+    gq, gk (..., n, r)   features of the denominator, not rotated by RoPE after φ
     v      (..., n, m)   values          S (..., r, m), z (..., r)   the state so far
     P      token t sees keys s < max(t+1, P): P = 0 is causal, P = n full, between them a prefix
 """
@@ -41,18 +41,18 @@ from .feature_maps import FeatureMap, Kernel, identity
 from .past import Past
 
 IDENTITY, UNNORMALISED = Kernel(), Kernel(normalise=False)  # φ(x) = x, no RoPE
-ROWS = 256  # so many that BLAS is busy, so few that a thousand keys and a dozen heads stay below 32 MB
-CACHE = 2**18
+ROWS = 256  # enough to keep BLAS busy, yet 1000 keys and 12 heads stay below 32 MB
+CACHE = 2**18  # bytes
 
 
 @dataclass(frozen=True, eq=False)
 class State(Past):
-    """All that the past is to linearized attention, and the biases that stand for a prompt.
+    """The past as linearized attention needs it; also the biases that stand for a prompt.
 
         S = b_KV = Σ φ(k_s) v_sᵀ  (..., r, m)      z = b_D = Σ φ(k_s)  (..., r)
 
-    position : where the next token is read. A state belongs to it: under RoPE the same tokens seen
-    from elsewhere are another S.      z : None where attention is not normalised
+    position : where the next token is read. Under RoPE the same tokens, seen from another position,
+    have another S.      z : may be None where attention is not normalised
     """
 
     S: Array
@@ -77,7 +77,7 @@ class State(Past):
     def shifted(self, by: int, kernel: Kernel, read: bool = True, who: str = "shift") -> State:
         """S ↦ R_by S, z ↦ z; with RoPE before the kernel, where φ must be the identity, z ↦ R_by z.
 
-        read : will φ_q read the state there? It must then be the identity too.
+        read : whether φ_q will read the shifted state; then φ_q must be the identity too
         """
         S, z, rope = self.S, self.z, kernel.rope
         if by and rope is not None:
@@ -96,7 +96,7 @@ class State(Past):
         return State(S, z, self.position)
 
     def check_heads(self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array) -> None:
-        """Refuse a state that does not go with so many heads, m values and an array like this."""
+        """Refuse a state that does not fit this number of groups, m values, or the array `like`."""
         check_shape(who, f"{name}.S", self.S, groups, "features", m)
         if normalise and self.z is None:
             raise ValueError(f"{who}: `{name}` has b_KV but no b_D; a normalised layer needs both")
@@ -119,12 +119,12 @@ class State(Past):
 def check_identity(who: str, maps: tuple[FeatureMap, ...]) -> None:
     for phi in maps:
         if phi is not identity:
-            what = f"only states of identity turn, not of {getattr(phi, '__name__', 'this feature map')}"
-            raise NotDefined(f"{who}: under RoPE before the kernel {what}; keep running positions")
+            only = f"only for φ = identity, not for {getattr(phi, '__name__', 'this feature map')}"
+            raise NotDefined(f"{who}: RoPE before the kernel allows a shift {only}; let positions go on")
 
 
 def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array) -> tuple[int, ...]:
-    """Refuse a state that does not go with r features, m values, these arrays; the leading axes."""
+    """The leading axes of a state and these arrays. Refuse a state that does not fit them."""
     arrays = {f"{name}.S": state.S} | ({} if state.z is None else {f"{name}.z": state.z[..., None]})
     check_kinds(who, **like, **arrays)
     check_shape(who, f"{name}.S", state.S, r, m, like="(features, values)")
@@ -137,10 +137,10 @@ def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The n tokens that a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a to b.
+    """The n tokens that a form reads: text[a:b] is (fq, fk, gq, gk, v) of the tokens a ≤ t < b.
 
-    keep : (..., n, 1) booleans, False for padded tokens; None: there are none
-    block : how many tokens a formula asks for at a time
+    keep : (..., n, 1) booleans, False for padded tokens; None: no token is padded
+    block : how many tokens a formula reads at a time
     """
 
     who: str
@@ -159,13 +159,13 @@ class Text:
 
     @cached_property
     def first(self) -> tuple[Array, Array, Array, Array, Array]:
-        """The first block, from which r is known."""
+        """The features of the first block, which also show how many features there are."""
         return self.features(0, min(self.block, self.n))
 
     def features(self, a: int, b: int) -> tuple[Array, Array, Array, Array, Array]:
         q, k, v = (x[..., a:b, :] for x in (self.q, self.k, self.v))
         keep = None if self.keep is None else self.keep[..., a:b, :]
-        # Inputs that bypass φ are checked only if the result is not finite: it shows their nan.
+        # Inputs without φ are checked only if the result is not finite: a nan in them shows there.
         mapped = [name for name, phi in zip("qk", self.kernel.maps, strict=True) if phi is not identity]
         for name in mapped:
             check_finite(self.who, name, q if name == "q" else k, keep, start=a)
@@ -188,12 +188,12 @@ Sums = Callable[[Text, Array, Array, int], Steps]
 
 
 def zero_padded(keep: Any, x: Array) -> Array:
-    """Replace padded tokens (even NaN) by zero; keep None: there are none."""
+    """Replace padded tokens (even NaN) by zero.   keep : None if no token is padded"""
     return x if keep is None else array_namespace(x).where(keep, x, array_namespace(x).zeros_like(x))
 
 
 def check_arguments(who: str, q: Array, k: Array, v: Array, mask: Mask, padding: Any) -> tuple[int, Any]:
-    """The prefix length, and which tokens count, (..., n, 1), if q, k, v are in order."""
+    """Check q, k, v. Return the prefix length, and which tokens count: (..., n, 1) or None."""
     check_kinds(who, q=q, k=k, v=v)
     check_shape(who, "q", q, "tokens", "width")
     check_shape(who, "k", k, *q.shape[-2:], like="to match `q`")
@@ -214,9 +214,9 @@ def evaluate(
     padding: Any,
     chunk: int | None = 0,
 ) -> tuple[Array, State]:
-    """Check the arguments, sum as the formula says, divide; and say where a result is not finite.
+    """Check the arguments, sum by the formula, divide, and say where a result is not finite.
 
-    chunk : how many tokens the formula asks for at a time; 0: all; None: as many as fit the cache
+    chunk : how many tokens the formula reads at a time; 0: all; None: `chunk_length` decides
     """
     P, keep = check_arguments(who, q, k, v, mask, padding)
     check_type(who, "kernel", kernel, Kernel)
@@ -231,7 +231,7 @@ def evaluate(
             return sum_and_divide(formula, text, P, state)
     except (NotFinite, ZeroDenominator) as error:
         failure = error
-    text.check_inputs()  # the cause, if one of them is not finite
+    text.check_inputs()  # an input that is not finite is the cause
     raise failure
 
 
@@ -240,14 +240,14 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
     who, normalise, xp = text.who, text.kernel.normalise, array_namespace(text.v)
     fq, fk, _, gk, v = (x[..., :0, :] for x in text.first)
     leading_axes(who, k=fk, v=v)
-    S, z = xp.matrix_transpose(fk) @ v, xp.sum(gk, axis=-2)  # of no tokens: zeros, with r features
+    S, z = xp.matrix_transpose(fk) @ v, xp.sum(gk, axis=-2)  # zeros of the right shape: sums over no tokens
     if state is not None:
         axes = check_state(who, "state", state, *S.shape[-2:], k=fk, v=v)
         if state.z is None and normalise:
             raise ValueError(f"{who}: `state` has S but no z; a normalised layer needs both (it divides by φ(q)·z)")
         S, z = xp.broadcast_to(state.S, (*axes, *S.shape[-2:])), z if state.z is None else state.z
     heads = leading_axes(who, q=fq, k=fk, v=v, **{"state.S": S})
-    if 0 in (*heads, *S.shape[-2:]):  # nothing comes out in which a nan would show
+    if 0 in (*heads, *S.shape[-2:]):  # the result would not show a nan
         text.check_inputs()
     z = xp.broadcast_to(z, S.shape[:-1])
     o, n, position = Pieces(v, (*heads, text.n, S.shape[-1])), 0, text.position + text.n
@@ -263,7 +263,7 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
 
 
 def padded_zero_over_one(keep: Any, num: Array, den: Array) -> tuple[Array, Array]:
-    """Padded tokens output 0: numerator 0, denominator 1."""
+    """Give padded tokens the numerator 0 and the denominator 1, so that they output 0."""
     xp = array_namespace(num)
     return zero_padded(keep, num), xp.where(keep, den, xp.ones_like(den))
 
@@ -338,8 +338,8 @@ def linear_attention_quadratic(
         A_ts = [s ≤ t] φ(q_t)·φ(k_s)
         o = (A v + φ(q) S) / (A 1 + φ(q) z)
 
-    Rows of A are made ROWS at a time, up to the last key that one of them sees.
-    Arguments as in linear_attention, which it equals (theorem quadratic_eq_sum).
+    A is made ROWS rows at a time, up to the last key that one of these rows sees.
+    Equals   linear_attention, with the same arguments (theorem quadratic_eq_sum)
     Cost     O(n² (r + m)), memory O(ROWS n)
     """
     return evaluate(masked_scores, "linear_attention_quadratic", q, k, v, kernel, mask, state, padding)
@@ -376,7 +376,7 @@ def linear_attention_recurrent(
         o_t = φ(q_t) S_t / φ(q_t)·z_t
 
     Under a prefix mask the first P tokens are all written before the first is read.
-    Arguments as in linear_attention, which it equals (theorem recurrent_eq_sum).   Cost O(n r m)
+    Equals linear_attention, with the same arguments (theorem recurrent_eq_sum).   Cost O(n r m)
     """
     return evaluate(running_state, "linear_attention_recurrent", q, k, v, kernel, mask, state, padding)
 
@@ -393,7 +393,7 @@ def chunks(text: Text, S: Array, z: Array, P: int) -> Steps:
     for a, b in spans(0, P, chunk):
         Q, _, G, _, _ = text[a:b]
         yield Q @ S, G @ z[..., None], S, z
-    # Of two lengths: the last chunk may be shorter.
+    # There are at most two lengths: the last chunk may be shorter.
     seen = cache(lambda n: visible_keys(text.q[..., :n, :], n, 0, 0))
     for a, b in spans(P, text.n, chunk):
         Q, K, G, H, V = text[a:b]
@@ -420,10 +420,10 @@ def linear_attention_chunked(
 
         o = (A v + φ(q) S) / (A 1 + φ(q) z) in each chunk;  then  S ← S + φ(k)ᵀ v,  z ← z + Σ φ(k)
 
-    Under a prefix mask the first P tokens are all written before the first is read. Features too
-    are made by chunks: with NumPy, there is never more than a chunk and the state beside q, k, v.
-    Arguments as in linear_attention, which it equals (theorem chunked_eq_sum).
-    chunk : tokens in a chunk, ≥ 1; by default chosen by shape and dtype
+    Under a prefix mask the first P tokens are all written before the first is read. Features are
+    made chunk by chunk: with NumPy, only a chunk and the state exist besides q, k, v and o.
+    chunk : tokens in a chunk, ≥ 1; the default depends on shape and dtype
+    Equals   linear_attention, with the same arguments (theorem chunked_eq_sum)
     Cost     O(n (r m + chunk (r + m))), memory O(chunk (chunk + r) + r m) for each head
     """
     if chunk is not None:
@@ -435,9 +435,9 @@ LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurre
 
 
 def chunk_length(q: Array, *others: Array) -> int:
-    """The most tokens, in sixteens from 32 to 128, whose scores fit CACHE bytes for all heads.
+    """The largest multiple of 16 whose scores, in all heads, fit CACHE bytes; from 32 to 128.
 
-    Longer chunks are fewer calls, but more arithmetic, and slow once they leave the cache.
+    Longer chunks need fewer calls but more arithmetic. They are slow once they exceed the cache.
     """
     lengths = zip_longest(*(x.shape[-3::-1] for x in (q, *others)), fillvalue=1)
     heads = prod(max(1, *axis) for axis in lengths)

@@ -4,8 +4,8 @@
 
     b_KV = Σ_j φ(y_j) v_jᵀ = exp(scale) S        b_D = Σ_j φ(y_j) = exp(scale) z
 
-Features are made as φ(x) = f exp(c), and a memory carries the log-scale of its sums. So nothing
-overflows however large a key is, no ε is added, and later keys change nothing that was read before.
+A feature is f exp(c), with an exponent c of its own, and a memory carries the logarithm of its
+scale. So no key is too large, no ε is added, and later keys change nothing that was read before.
 For maps whose features are all positive, S and z are divided by z, and `scale` grows by its
 logarithm: each feature is then a token, with value S_i and log-weight scale_i.
 
@@ -27,15 +27,16 @@ from .rope import Rope
 
 
 class LogFeatures(Protocol):
-    """A map of the kernel exp(x·y), by logarithms: RandomFeatures or Points.
+    """A feature map of the kernel exp(x·y), evaluated by logarithms: RandomFeatures or Points.
 
-    positive            is every feature > 0, and every sum that is kept of them?
-    log                 (f, c) with φ(x) = f exp(c)
-    features            how many features come out of vectors of width d
-    directions          the rows (..., rows, d) by which x is multiplied, by their name; None: none
-    rotated             the map that sees R_by x as this one sees x
-    map_arrays          the same map with f(x, how many axes are its own) for every array x
-    arrays, metadata    the arrays that a file must hold, and what it must say besides
+    positive               whether all features, and all sums of them that are kept, are > 0
+    nbytes                 bytes needed to evaluate it
+    log                    (f, c) with φ(x) = f exp(c)
+    features               the number of features of vectors of width d
+    directions             the arrays (..., rows, d) by which x is multiplied, by name
+    rotated                the map φ' with φ'(R_by x) = φ(x)
+    map_arrays             the same map with f(x, 2) for every array x
+    arrays, metadata       the arrays and the metadata that a file needs
     """
 
     @property
@@ -63,10 +64,10 @@ class Points(LogFeatures):
     """
 
     points: Array
-    positive = False  # the features are, but their sums (Nyström) need not be
+    positive = False  # the features are positive, but their sums (Nyström) may not be
 
     def log(self, x: Array, /) -> tuple[Array, Array]:
-        """1, and x·p_i."""
+        """(1, x·p_i)"""
         xp = common_namespace("Points", x=x, points=self.points)
         check_shape("Points", "x", x, "tokens", self.points.shape[-1], like="to match `points`")
         c = x @ xp.matrix_transpose(self.points)
@@ -93,7 +94,7 @@ class Points(LogFeatures):
         return {"map": "points"}
 
 
-# The arrays of a memory: how many axes are its own, and the name in a file.
+# The arrays of a memory: 2 for a matrix or 1 for a vector, and the name in a file.
 ARRAYS = {"S": (2, "b_KV"), "z": (1, "b_D"), "scale": (1, "b_scale"), "mix": (2, "b_mix")}
 
 
@@ -102,7 +103,7 @@ class Memory:
     """S (..., r, m), z (..., r) (None: 1) and scale (..., r) or (..., 1) (None: 0), read through φ.
 
     mix : (..., ρ, m+1), for a memory of rank ρ: [b_KV b_D] = exp(scale) S mix, with S (..., r, ρ)
-    about : where it comes from, in words
+    about : a sentence on where it comes from
     """
 
     phi: LogFeatures
@@ -130,21 +131,21 @@ class Memory:
         return w @ self.S, den, top
 
     def own_arrays(self) -> dict[str, Array]:
-        """S, z, scale and mix, those that there are."""
+        """S, z, scale and mix by name, without those that are None."""
         return {name: x for name in ARRAYS if (x := getattr(self, name)) is not None}
 
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Memory:
-        """The same memory with f(x, how many axes are its own) for every array x."""
+        """The same memory with f(x, axes) for each array x; axes: 2 for a matrix, 1 for a vector"""
         own: dict[str, Any] = {name: f(x, ARRAYS[name][0]) for name, x in self.own_arrays().items()}
         return replace(self, phi=self.phi.map_arrays(f), **own)
 
     def arrays(self) -> dict[str, Array]:
-        """Its arrays by the names they have in a file."""
+        """Its arrays, by the names that they have in a file."""
         own = {ARRAYS[name][1]: x for name, x in self.own_arrays().items()}
         return own | {f"b_{name}": x for name, x in self.phi.arrays().items()}
 
     def metadata(self) -> dict[str, Any]:
-        """What a file must say of its map."""
+        """The metadata that a file needs: its map, and `about`."""
         return self.phi.metadata() | ({"about": self.about} if self.about else {})
 
     def shifted(self, by: int, rope: Rope | None) -> Memory:
@@ -152,7 +153,7 @@ class Memory:
         return self if rope is None or not by else replace(self, phi=self.phi.rotated(rope, by))
 
     def scaled(self, strength: Any) -> Memory:
-        """A past that counts `strength` times."""
+        """The memory of a past that counts `strength` times."""
         if self.mix is not None:
             return replace(self, mix=strength * self.mix)
         z = array_namespace(self.S).ones_like(self.S[..., 0]) if self.z is None else self.z
@@ -160,7 +161,7 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes needed to read it: its arrays and φ; directions drawn from a seed count as it."""
+        """The bytes of its arrays and of φ. Directions drawn from a seed count as the seed."""
         return sum(prod(x.shape) * itemsize(x) for x in self.own_arrays().values()) + self.phi.nbytes
 
 
@@ -226,14 +227,14 @@ def linear_attention_carried(
 
 
 def sums_and_scale(memory: Memory) -> tuple[Array, Array, Array]:
-    """S, z and scale, with their 1 and 0 written out."""
+    """S, z and scale, with ones for z = None and zeros for scale = None."""
     one = array_namespace(memory.S).ones_like(memory.S[..., 0])
     z, scale = memory.z, memory.scale
     return memory.S, one if z is None else z, 0 * one if scale is None else scale
 
 
 def as_weighted_means(memory: Memory) -> Memory:
-    """Where all features are positive: S as means of values, and z in the log-weights."""
+    """For positive features: divide S by z, so that S has means of values, and put z into scale."""
     if not memory.phi.positive or memory.z is None or memory.scale is None:
         return memory
     scale = memory.scale + array_namespace(memory.z).log(memory.z)
@@ -241,7 +242,7 @@ def as_weighted_means(memory: Memory) -> Memory:
 
 
 def read_memories(memories: Sequence[Memory], x: Array) -> tuple[Array, Array, Array] | None:
-    """The sums of all memories together, as `Memory.read` gives them; None if there are none."""
+    """The sums over all memories, in the form of `Memory.read`; None without memories."""
     reads = [memory.read(x) for memory in memories]
     if len(reads) < 2:
         return reads[0] if reads else None
@@ -254,7 +255,7 @@ def read_memories(memories: Sequence[Memory], x: Array) -> tuple[Array, Array, A
 
 
 def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like: Array) -> None:
-    """Refuse a memory that does not go with queries of width d, m values, and these arrays."""
+    """Refuse a memory that does not fit queries of width d, m values, or these arrays."""
     S, mix, scale, r = memory.S, memory.mix, memory.scale, memory.S.shape[-2]
     arrays = {f"memory.{name}": x for name, x in memory.own_arrays().items()}
     arrays |= {f"memory.phi.{name}": x for name, x in (memory.phi.directions or {}).items()}

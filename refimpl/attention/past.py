@@ -1,4 +1,4 @@
-"""Past: the base class of all that earlier text can be to a layer (State, KVCache, Carried)."""
+"""Past: what a layer keeps of earlier text. State, KVCache and Carried implement it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .feature_maps import Kernel
 
 
 class Past(Protocol):
-    """Arrays, and the position at which the next token is read. Nothing in a file is believed.
+    """The arrays that a layer keeps, and the position at which the next token is read.
 
-    map_arrays     the same past with f(x, how many axes are its own) for every array x
-    shifted        the same past, seen from `by` positions further on; NotDefined where that differs
+    map_arrays     the same past with f(x, axes) for each array x; axes: 2 for a matrix, else 1
+    shifted        the same past, seen from `by` positions further on; NotDefined if impossible
     weighed        the past in which the text after `old` counts λ times: old + λ (self − old)
-    arrays         its arrays by the names that they have in a file
-    owns           could an array of this name in a file be part of such a past?
+    arrays         its arrays, by the names that they have in a file
+    owns           whether an array of this name in a file can be part of such a past
     """
 
     position: int
@@ -31,13 +31,13 @@ class Past(Protocol):
     def owns(cls, name: str) -> bool: ...
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int) -> Self:
-        """The past with these arrays and metadata of a file; width : of a key"""
+        """The past with these arrays and metadata from a file.   width : the width of a key"""
 
     def metadata(self) -> list[dict[str, Any]]:
-        """What a file must say of it besides its arrays."""
+        """The metadata that a file needs besides the arrays."""
         return []
 
     @property
     def nbytes(self) -> int:
-        """Bytes needed to go on from it."""
+        """The size of its arrays in bytes."""
         return sum(prod(x.shape) * itemsize(x) for x in self.arrays().values())

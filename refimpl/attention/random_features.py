@@ -1,8 +1,8 @@
 """Random features for the softmax kernel SM(x, y) = exp(x·y): maps φ with E φ(x)·φ(y) = SM(x, y).
 
-Attention at the usual scale takes x = q/d^¼ and y = k/d^¼. r counts features, everywhere. The
-trigonometric and hyperbolic maps make two of each direction, and so have r/2 directions (where
-papers count pairs, their r is half of ours). Papers are cited as read in notes on them.
+Attention at the usual scale takes x = q/d^¼ and y = k/d^¼. Everywhere r is the number of features.
+The trigonometric and hyperbolic maps make two features of each direction, so they have r/2
+directions. (Papers that count pairs have half of our r.)
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class RandomFeatures(LogFeatures):
         favor++         r^{-½} (1−4A)^{d/4} exp(A|ω_i|² + √(1−4A) ω_i·x − |x|²/2),  A ≤ 0
         orthogonal      as positive, in each block of d the directions at right angles
         simplex         as positive, in each block of d the directions at cosines −1/(d−1)
-        taylor          [1, x, vec(xxᵀ)/√2], no chance: φ(x)·φ(y) = 1 + u + u²/2, u = x·y
+        taylor          [1, x, vec(xxᵀ)/√2], not random: φ(x)·φ(y) = 1 + u + u²/2, u = x·y
 
     omega : (..., r, d), or (..., r/2, d) where a direction has two features; None for taylor
     A : 0 except for favor++
-    seed, turn, unturned : the seed from which `random_features` drew ω, by how many positions ω was
-        turned since, and ω before that; without a seed ω comes from elsewhere
+    seed : the seed from which `random_features` drew ω; None: ω comes from elsewhere
+    turn, unturned : by how many positions ω was rotated since then, and ω before that
     Needs    real
     Source   Rahimi and Recht 2007 (trigonometric), Choromanski et al. 2021 (positive, hyperbolic,
              orthogonal), Likhosherstov et al. 2022 (favor++), Reid et al. 2023 (simplex), Arora et
@@ -92,7 +92,8 @@ class RandomFeatures(LogFeatures):
     def log(self, x: Array, /) -> tuple[Array, Array]:
         """(f, c) with φ(x) = f · exp(c): finite where φ(x) itself would overflow or vanish.
 
-        x : (..., n, d)  ->  f : (..., n, r), 1 if φ is positive;  c : (..., n, r), else (..., n, 1)
+        x : (..., n, d)    ->  f : (..., n, r);  c : (..., n, r), and f = 1, if φ is positive, else
+        c : (..., n, 1)
         """
         xp = common_namespace("RandomFeatures", x=x, **self.directions or {})
         require_of(x, "real", f"a map to {self.name}")
@@ -119,11 +120,11 @@ class RandomFeatures(LogFeatures):
         return f * array_namespace(x).exp(c)
 
     def rotated(self, rope: Rope, by: int) -> Self:
-        """The map with directions R_by ω. It reads a state that was shifted by `by`, S and z as is.
+        """The map with directions R_by ω. It reads a state shifted by `by`; S and z do not change.
 
-            φ_{Rω}(R x) = φ_ω(x)
+            φ_{Rω}(R x) = φ_ω(x)        (theorem rotation_covariance)
 
-        A turn by a and then by b is a turn of the drawn ω by a + b, bit for bit.
+        Rotations by a and then by b give the same bits as one rotation of the drawn ω by a + b.
         Needs    RoPE before the kernel; a map of ω·x, |ω| and |x| alone, so not taylor. The laws of
                  the directions (Gaussian, Haar, simplex) do not change
         Source   our derivation
@@ -131,10 +132,10 @@ class RandomFeatures(LogFeatures):
         who = "RandomFeatures.rotated"
         check_type(who, "rope", rope, Rope)
         if rope.placement != "before":
-            after = "under RoPE after φ the state itself turns, by shift"
-            raise NotDefined(f"{who}: directions turn under RoPE before the kernel; {after}")
+            after = "under RoPE after φ, shift the state itself"
+            raise NotDefined(f"{who}: directions are rotated under RoPE before the kernel; {after}")
         if self.omega is None:
-            raise NotDefined(f"{who}: {self.name} have no directions to turn; keep running positions")
+            raise NotDefined(f"{who}: {self.name} have no directions to rotate; let positions go on")
         check_integer(who, "by", by)
         start, angle = (self.omega, by) if self.unturned is None else (self.unturned, self.turn + by)
         return replace(self, omega=rotate(start, *rope.table([angle]), layout=rope.layout), turn=self.turn + by)
@@ -151,7 +152,7 @@ class RandomFeatures(LogFeatures):
         return self.directions or {} if self.seed is None else {}
 
     def metadata(self) -> dict[str, Any]:
-        """What a file must say besides; of ω drawn from a seed also a digest."""
+        """The metadata that a file needs besides; for ω drawn from a seed it has a digest of ω."""
         found: dict[str, Any] = {"map": self.kind, "A": str(Fraction(self.A))}
         if self.seed is None or self.unturned is None:
             return found
@@ -160,9 +161,9 @@ class RandomFeatures(LogFeatures):
 
     @classmethod
     def from_metadata(cls, metadata: dict[str, Any], omega: Array | None, S: Array, kernel: Kernel, width: int) -> Self:
-        """The map that a file describes, of which nothing is believed; ω may be drawn from a seed.
+        """The map that a file describes, after checks. If the file has a seed, ω is drawn again.
 
-        S : (..., r, m), read through the map      width : of a key
+        S : (..., r, m), read through the map      width : the width of a key
         """
         kind = str(metadata.get("map"))
         ratio = re.fullmatch(r"(-?\d{1,400})(?:/(\d{1,400}))?", str(metadata.get("A")))
@@ -192,7 +193,7 @@ class RandomFeatures(LogFeatures):
 
 
 def same_draw(a: object, b: object) -> bool:
-    """Were both maps drawn from one seed, whatever they have turned since?"""
+    """Were both maps drawn from one seed? They may have been rotated since."""
     if not isinstance(a, RandomFeatures) or not isinstance(b, RandomFeatures) or a.omega is None or b.omega is None:
         return False
     return a.seed is not None and (a.kind, a.A, a.seed, a.omega.shape) == (b.kind, b.A, b.seed, b.omega.shape)
@@ -205,7 +206,7 @@ def random_features(
 
     a : for favor++, the |x + y|² for which its error is to be least. It must be known in advance: a
         mean over the text at hand would let a token see the future.
-    Blocks are Haar's, norms χ_d. r need not be a multiple of d: the last block is cut.
+    Blocks follow Haar's law, norms χ_d. If r is not a multiple of d, the last block is cut.
 
     >>> from refimpl import Float
     >>> x = Float().random((3, 4), 0)
@@ -236,10 +237,10 @@ def draw_directions(kind: str, n: int, d: int, rng: np.random.Generator) -> NDAr
 
 
 def orthonormal_rows(G: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gram and Schmidt, row by row and each twice, on (..., d, d): of Gaussian rows, Haar's law.
+    """Gram–Schmidt on the rows of G (..., d, d), each twice: Gaussian rows give Haar's law.
 
-    By sums and products of NumPy alone: LAPACK's last bits depend on the processor, and a seed must
-    mean the same everywhere.
+    This uses only sums and products of NumPy: LAPACK's last bits depend on the processor, and a
+    seed must mean the same everywhere.
     """
     Q = np.zeros_like(G)
     for i in range(G.shape[-1]):

@@ -1,7 +1,7 @@
 """RoPE: rotary position embedding, by rotations (cos, sin), so that it is exact in ℚ and GF(p).
 
-R_p turns pair i of the features by p·θ_i. Whatever the numbers, R_{a+b} = R_a R_b and R_pᵀ = R_{-p}
-as long as c² + s² = 1.
+R_p rotates pair i of the features by p·θ_i. If c² + s² = 1, then R_{a+b} = R_a R_b and
+R_pᵀ = R_{-p} in every number system (theorem rope_relative).
 """
 
 from __future__ import annotations
@@ -44,36 +44,36 @@ class Rope:
         choose("Rope", "placement", self.placement, PLACEMENTS)
 
     def __call__(self, x: Array, positions: Sequence[int]) -> Array:
-        """R_p x_p for each token.   x : (..., n, d), one position per token"""
+        """R_p x_t for each token t and its position p.   x : (..., n, d)"""
         check_shape("Rope", "x", x, "tokens", "features")
         return self.turn(x, *self.rotations(positions, x.shape[-2]))
 
     def rotations(self, positions: Sequence[int], tokens: int) -> tuple[Array, Array]:
-        """(cos, sin), one row for each of so many tokens."""
+        """(cos, sin), with one row for each token."""
         cos, sin = self.table(positions)
         if cos.shape[0] != tokens:
             raise ValueError(f"Rope: `positions` must have one entry per token, {tokens}, got {cos.shape[0]}")
         return cos, sin
 
     def turn(self, x: Array, cos: Array, sin: Array) -> Array:
-        """The rows of x, turned by the rows of a table."""
+        """The rows of x, rotated by the rows of a table."""
         check_kinds("Rope", x=x, cos=cos, sin=sin)
         if 2 * cos.shape[-1] > x.shape[-1]:
             check_pairs("Rope", x, cos.shape[-1])
         return turn_pairs(x, cos, sin, self.layout)
 
     def turn_rows(self, S: Array, by: int) -> Array:
-        """R_by S, which acts on the axis of features, S (..., r, m)."""
+        """R_by S: rotate the feature axis of S (..., r, m)."""
         transpose = array_namespace(S).matrix_transpose
         return transpose(self.turn(transpose(S), *self.table([by])))
 
 
 def rotate(x: Array, cos: Array, sin: Array, /, *, layout: str = "half") -> Array:
-    """Turn pairs of features.
+    """Rotate pairs of features.
 
         (a, b)  ->  (a cos − b sin, a sin + b cos)
 
-    x : (..., n, d)    cos, sin : (..., n, h), 2h ≤ d    ->  (..., n, d); features from 2h on stay
+    x : (..., n, d)    cos, sin : (..., n, h), 2h ≤ d    ->  (..., n, d); the rest is copied
     half: pairs (i, i+h), as in NeoX and Llama.   interleaved: pairs (2i, 2i+1), as in GPT-J.
     Needs    ring
     """
@@ -105,7 +105,7 @@ def check_pairs(who: str, x: Array, pairs: int) -> None:
 
 
 def interleave(x: Array, /, *, pairs: int) -> Array:
-    """The permutation P between the layouts: P rotate(x, half) = rotate(P x, interleaved)."""
+    """The permutation P of theorem rope_layouts: P rotate(x, half) = rotate(P x, interleaved)."""
     common_namespace("interleave", x=x)
     check_pairs("interleave", x, pairs)
     return interleave_pairs(x, pairs)
@@ -128,9 +128,9 @@ def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequen
     """The usual rotations, cos pθ_i and sin pθ_i with θ_i = base^(−2i/width).
 
     like : the system of the table, or an array in it
-    width : how many features turn, even; fewer than all is partial rotary
+    width : how many features are rotated, an even number; fewer than all is partial rotary
     frequencies : explicit θ_i instead
-    Floats are made on the host: right to 2⁻⁵¹ at any position, then rounded to the dtype.
+    Floats are computed on the host, within 2⁻⁵¹ at any position, then rounded to the dtype.
     Needs    real
     """
     if not isinstance(like, System):
@@ -152,7 +152,7 @@ def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequen
 
 
 def exact_number(name: str, x: Any) -> Fraction:
-    """A finite number of any kind, exactly."""
+    """A finite number of any type, as a Fraction."""
     try:
         return Fraction(*x.as_integer_ratio())
     except (AttributeError, ValueError, OverflowError):

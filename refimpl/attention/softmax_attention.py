@@ -36,10 +36,10 @@ from .rope import Rope
 
 @dataclass(frozen=True, eq=False)
 class KVCache(Past):
-    """All keys (turned, if there is RoPE) and values so far, and where the next token is read.
+    """All keys (rotated, under RoPE) and values so far, and the position of the next token.
 
     k (..., M, d)    v (..., M, m)    keep : (..., 1, M) booleans, False: does not count
-    memories : they stand in place of tokens that came before these; see memory.py
+    memories : each stands for earlier tokens; see memory.py
     """
 
     k: Array
@@ -59,12 +59,12 @@ class KVCache(Past):
         return own + sum(memory.nbytes for memory in self.memories)
 
     def map_arrays(self, f: Callable[[Array, int], Array]) -> KVCache:
-        """f on every array but `keep`, which broadcasts."""
+        """Apply f to every array but `keep`, which broadcasts."""
         memories = tuple(memory.map_arrays(f) for memory in self.memories)
         return replace(self, k=f(self.k, 2), v=f(self.v, 2), memories=memories)
 
     def shifted(self, by: int, kernel: Kernel) -> KVCache:
-        """k ↦ R_by k, and the maps of the memories turn likewise."""
+        """k ↦ R_by k. The maps of the memories are rotated likewise."""
         rope = kernel.rope
         k = self.k if rope is None or not by else rope(self.k, [by] * self.k.shape[-2])
         memories = tuple(memory.shifted(by, rope) for memory in self.memories)
@@ -75,7 +75,7 @@ class KVCache(Past):
         raise NotDefined(f"convert: tokens of a KV cache count once; {advice}")
 
     def check_heads(self, who: str, name: str, groups: int, d: int, m: int, normalise: bool, like: Array) -> None:
-        """Refuse a cache that does not go with so many heads, these widths, an array like this."""
+        """Refuse a cache that does not fit this number of groups, d, m, or the array `like`."""
         common_namespace(who, weights=like, **{f"{name}.k": self.k, f"{name}.v": self.v})
         check_shape(who, f"{name}.k", self.k, groups, "tokens", d)
         check_shape(who, f"{name}.v", self.v, groups, self.k.shape[-2], m, like="to match its k")
@@ -126,19 +126,19 @@ class KVCache(Past):
 
 
 def numbered(name: str, j: int) -> str:
-    """The name in a file of an array of memory j; the first has no number."""
+    """The name that an array of memory j has in a file. Names of the first have no number."""
     return f"{name}.{j}" if j else name
 
 
 def token_indices(k: Array) -> Any:
-    """0 … M−1, where masks of k live."""
+    """0 … M−1, on the device of k."""
     return array_namespace(k).arange(k.shape[-2], device=device(k))
 
 
 class Scores(NamedTuple):
     """The arguments of a formula; the M tokens of the cache stand first in k, v and shown.
 
-    memory : (num, den, top) of all memories, to be counted exp(top) times; None if there are none
+    memory : (num, den, top) of all memories; both sums count exp(top) times. None: no memories
     """
 
     c: Any
@@ -166,7 +166,7 @@ def evaluate(
     cache: KVCache | None,
     padding: Any,
 ) -> tuple[Array, KVCache]:
-    """Check the arguments, put the cache before the text, sum as the formula says, and divide."""
+    """Check the arguments, put the cache before the text, sum by the formula, and divide."""
     P, keep = check_arguments(who, q, k, v, mask, padding)
     require_of(q, "real", "softmax attention")
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -269,7 +269,7 @@ def shifted_scores(s: Scores) -> tuple[Array, Array]:
     scores = s.c * (q @ xp.matrix_transpose(k))
     if 0 in scores.shape:
         return scores @ v, xp.sum(scores, axis=-1, keepdims=True)
-    # In place of keys that t does not see stands its own, which it always sees.
+    # For a key that t does not see, take the score of its own key, which it does see.
     own = s.c * xp.sum(q * k[..., s.M :, :], axis=-1, keepdims=True)
     top = xp.max(xp.where(seen, scores, own), axis=-1, keepdims=True)
     top = top if s.memory is None else xp.maximum(top, s.memory[2])
@@ -296,11 +296,11 @@ def softmax_attention_shifted(
 ) -> tuple[Array, KVCache]:
     """Softmax attention with the largest visible score subtracted in the exponent: no overflow.
 
-        A_ts = c q_t·k_s        a_t = max_{s≤t} A_ts, and the largest exponent of the memories
+        A_ts = c q_t·k_s        a_t = the largest A_ts, s ≤ t, or exponent of a memory
         o_t = ( Σ_{s≤t} exp(A_ts − a_t) v_s + exp(−a_t) φᵀ b_KV )
               / ( Σ_{s≤t} exp(A_ts − a_t) + exp(−a_t) φᵀ b_D )
 
-    Arguments as in softmax_attention, which it equals (theorem softmax_shifted_eq_sum).
     Needs    ordered, real
+    Equals   softmax_attention, with the same arguments (theorem softmax_shifted_eq_sum)
     """
     return evaluate(shifted_scores, "softmax_attention_shifted", q, k, v, scale, mask, rope, cache, padding)

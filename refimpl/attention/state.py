@@ -1,7 +1,7 @@
-"""The algebra of states: read more text, look from elsewhere, join, take out, weigh.
+"""The algebra of states: absorb text, shift, join, remove, scale.
 
-States of stretches of text form a group: `join` is associative, `no_text` is neutral, `remove`
-undoes.
+States form a group: `join` is associative, `no_text` is neutral, and `remove` undoes `join`
+(theorem state_monoid).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def absorb(state: State, k: Array, v: Array, /, kernel: Kernel = IDENTITY, *, pa
 def shift(state: State, by: int, kernel: Kernel = IDENTITY) -> State:
     """The same past, seen from `by` positions further on: position + by, S ↦ R_by S, z unchanged.
 
-    RoPE before the kernel keeps φ(R_s k_s) in the state, which turns linearly only for φ = identity
-    (z turns too). Converting a prompt of M tokens ends with shift(state, −M): the input then starts
-    where the prompt did.
+    With RoPE before the kernel the state holds φ(R_s k_s). It can be shifted only if φ = identity,
+    and then R_by rotates z too. Converting a prompt of M tokens ends with shift(state, −M): the
+    input then starts where the prompt did (theorem shift).
     """
     check_type("shift", "state", state, State)
     check_type("shift", "kernel", kernel, Kernel)
@@ -89,7 +89,7 @@ def join(a: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> S
 
 
 def remove(both: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> State:
-    """The state without its last text: remove(join(a, b), b) = a."""
+    """The state without its last text b: remove(join(a, b), b) = a."""
     for name, state in (("both", both), ("b", b)):
         check_type("remove", name, state, State)
     check_type("remove", "kernel", kernel, Kernel)
@@ -107,6 +107,6 @@ def add(who: str, a: State, b: State, sign: int, position: int) -> State:
 
 
 def scale(state: State, strength: Any) -> State:
-    """A past that counts `strength` times: λS, λz."""
+    """The state of a past that counts `strength` = λ times: λS, λz."""
     check_type("scale", "state", state, State)
     return state.weighed(None, check_scalar("scale", "strength", strength, S=state.S))

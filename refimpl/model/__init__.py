@@ -1,1 +1,1 @@
-"""A transformer: families of layers, the recurrences among them, and text from a model."""
+"""A transformer, its families of layers, the recurrences among them, and generation of text."""

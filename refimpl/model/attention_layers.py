@@ -25,9 +25,9 @@ SOFTMAX = (softmax_attention, softmax_attention_shifted)
 
 @dataclass(frozen=True)
 class Rotary:
-    """How many features of a model RoPE turns, and how: see Rope.
+    """How many features of a model RoPE rotates, and how: see Rope.
 
-    base None : by powers of the circle points `rope.c`, `rope.s` among its weights
+    base : of the angles; None: rotations are powers of the weights `rope.c`, `rope.s`
     """
 
     width: int
@@ -48,11 +48,11 @@ class Rotary:
 class Config(Family):
     """The shape of a model, and the kinds of its parts.
 
-    layers, width                 how many, and how wide a token is
+    layers, width                 number of layers, and width of a token
     heads, groups                 heads of the queries, and of keys and values (None: as many)
     d, m                          width of a key and of a value in each head
-    phi, normalise, rope          as in Kernel, with a Rotary as rope; phi by name, to be saved;
-                                  "softmax": attention by exp(q·k/√d)
+    phi, normalise, rope          as in Kernel, but RoPE as a Rotary. Only a phi given by name can
+                                  be saved; "softmax" is attention by exp(q·k/√d)
     order                         "pre": x + f(norm x), "post": norm(x + f x),
                                   "parallel": x + attention(norm x) + mlp(norm x)
     norm, epsilon                 "layer", "rms", their rational stand-ins, or "none"
@@ -157,7 +157,7 @@ class Config(Family):
         return Kernel(phi, rope, self.normalise)
 
     def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
-        """Layer i on x (..., n, width), its attention starting from a past; `order` says how it goes."""
+        """Layer i on x (..., n, width), with attention from `past`; see Config for `order`."""
         w = model.layer_weights(i)
 
         def norm_(j: int, y: Array) -> Array:
@@ -194,7 +194,7 @@ class Config(Family):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        # Of text: Fraction("1e999999999") would never end.
+        # Not Fraction(text), since Fraction("1e999999999") would never end.
         epsilon = Fraction(*(int(n) for n in data["epsilon"].split("/")))
         rope = None if data["rope"] is None else Rotary(**data["rope"])
         phi = tuple(data["phi"]) if isinstance(data["phi"], list) else data["phi"]
@@ -202,7 +202,7 @@ class Config(Family):
 
 
 def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
-    """Attention of all heads, [o_1 … o_H] W_O, and the past after it.
+    """The attention of all heads, [o_1 … o_H] W_O, and the past after this text.
 
     Query heads that share keys and values stand on an axis of their own:
     q (..., groups, heads/groups, n, d), k (..., groups, 1, n, d).
@@ -229,7 +229,7 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
 
 
 def keys_values(c: Config, w: Mapping[str, Array], x: Array) -> tuple[Array, Array]:
-    """k (..., groups, n, d) and v (..., groups, n, m), from the input of a layer's attention."""
+    """k (..., groups, n, d) and v (..., groups, n, m) of x, the input of the attention."""
     k, v = x @ w["W_K"] + w.get("b_K", 0), x @ w["W_V"] + w.get("b_V", 0)
     return split_heads(k, c.kv_heads), split_heads(v, c.kv_heads)
 

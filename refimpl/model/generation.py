@@ -1,4 +1,4 @@
-"""Text from a model, token by token. Each token is read once, from the state after the others."""
+"""Generation of text. Each token is read once, from the state after all earlier tokens."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 
     r, k, w, a, b (..., n, d)    v (..., n, m)    u (..., d)    S (..., d, m)
 
-Each stands here twice: as a running state, and as an explicit sum that never forms a state and so
-cannot share a mistake with it. Leading axes (batch, heads) broadcast.
+Each recurrence stands here twice: as a running state, and as an explicit sum. The sum never forms
+a state, and so cannot share a mistake with it. Leading axes (batch, heads) broadcast.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ..systems.floats import device, quiet
 
 MATRIX = ("key", "value")  # the axes of S, in errors
 Maybe = Array | None
-Quotient = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent, and the exponent
+Quotient = tuple[Array, Array, Array]  # numerator and denominator in units of e^exponent; exponent
 
-# The exponent of no past. With num = den = 0 it counts for nothing, as long as it is the least.
+# The exponent before any text. With num = den = 0 it has no effect while it is the least exponent.
 NOTHING = -(2**15)
 
 
 class Carried(Past):
-    """All that earlier text is to a recurrent layer: arrays by name, and the next position."""
+    """All that a recurrent layer keeps of earlier text: arrays by name, and the next position."""
 
     def __init__(self, parts: Mapping[str, Array], position: int = 0) -> None:
         check_type("Carried", "parts", parts, Mapping)
@@ -52,11 +52,11 @@ class Carried(Past):
         self.position = check_integer("Carried", "position", position)
 
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Self:
-        """Of the matrix S two axes are its own, of the others one."""
+        """f(x, 2) for the matrix S, and f(x, 1) for the other arrays."""
         return type(self)({name: f(x, 2 if name == "S" else 1) for name, x in self.parts.items()}, self.position)
 
     def shifted(self, by: int, kernel: object = None) -> Self:
-        """A layer without positions sees no difference."""
+        """The same arrays at another position: a recurrent layer does not see positions."""
         return type(self)(self.parts, self.position + check_integer("Carried", "by", by))
 
     def weighed(self, old: Self | None, strength: object) -> Self:
@@ -78,7 +78,7 @@ class Carried(Past):
 def recurrence(
     r: Array, w: Array, k: Array, v: Array, /, *, S: Maybe = None, u: Maybe = None, a: Maybe = None, b: Maybe = None
 ) -> tuple[Array, Array]:
-    """A running state: at each token the state decays (and is turned), and a key writes its value.
+    """A running state: at each token it decays, a rank-one term may change it, and a key writes.
 
         S_t = Diag(w_t) S_{t-1} + k_t v_tᵀ + b_t (a_tᵀ S_{t-1})
         o_t = r_tᵀ S_t        or, with u,        o_t = r_tᵀ (S_{t-1} + Diag(u) k_t v_tᵀ)
@@ -108,16 +108,17 @@ def recurrence(
 def recurrence_sum(
     r: Array, w: Array, k: Array, v: Array, /, *, S: Maybe = None, u: Maybe = None, a: Maybe = None, b: Maybe = None
 ) -> tuple[Array, Array]:
-    """The same by its definition: for each token a sum over all tokens before it, and no state.
+    """The same by its definition: for each token a sum over it and all tokens before it.
 
         α_ts = r_tᵀ (Π_{s<x≤t} A_x) k_s        the product from x = t down to s+1
                with u it ends at x = t−1, and α_tt = r_tᵀ Diag(u) k_t
         o_t = Σ_{s≤t} α_ts v_sᵀ + r_tᵀ (Π_{x≤t} A_x) S
 
     Rows Y_t start as r_t and take up A_s for s descending, all t ≥ s at once. Below them stand the
-    rows of the identity: they read after the last token, and so read the state there.
-    Arguments as in recurrence, which equals it.   Needs ring
-    Cost     O(n² (d + m)), memory O(n (d + m))
+    rows of the identity: they read after the last token, and so they read the state there.
+    Needs    ring
+    Equals   recurrence, with the same arguments (theorem recurrence_eq_sum)
+    Cost     O((n + d) (n (d + m) + d m)), memory O((n + d) (d + m))
     """
     xp, r, w, k, v, S, u, a, b = check_matrix("recurrence_sum", r, w, k, v, S, u, a, b)
     heads, (n, d) = r.shape[:-2], r.shape[-2:]
@@ -126,7 +127,7 @@ def recurrence_sum(
     with quiet():
         for s in reversed(range(n)):
             r_s, k_s, v_s = (x[..., s : s + 1, :] for x in (r, k, v))
-            if u is None:  # the token reads what it has written
+            if u is None:  # the token reads after its own write
                 Y, o = xp.concat([r_s, Y], axis=-2), xp.concat([xp.zeros_like(v_s), o], axis=-2)
             o = o + (Y @ xp.matrix_transpose(k_s)) * v_s
             decayed = Y * w[..., s : s + 1, :]
@@ -178,7 +179,7 @@ def wkv4(w: Array, u: Array, k: Array, v: Array, /, *, state: Quotient | None = 
     w is the logarithm of the decay, in RWKV-4 always below 0.
     Needs    real
     Equals   wkv4_sum (theorem wkv4_eq_sum)
-    Source   Peng et al. 2023. Differs: no past has the exponent −2¹⁵, not −10³⁰.
+    Source   Peng et al. 2023. Differs: the exponent before any text is −2¹⁵, not −10³⁰.
     Cost     O(n d)
     """
     xp, w, u, k, v, num, den, p = check_quotient("wkv4", w, u, k, v, state)
@@ -198,14 +199,14 @@ def wkv4(w: Array, u: Array, k: Array, v: Array, /, *, state: Quotient | None = 
 
 
 def wkv4_sum(w: Array, u: Array, k: Array, v: Array, /, *, state: Quotient | None = None) -> tuple[Array, Quotient]:
-    """The same by its definition: for each token a sum over all tokens before it; nothing runs.
+    """The same by its definition: for each token a sum over it and all tokens before it.
 
         o_t = (Σ_{s<t} e^{(t−1−s)w + k_s} v_s + e^{u+k_t} v_t + e^{tw + p} num)
             / (Σ_{s<t} e^{(t−1−s)w + k_s}     + e^{u+k_t}     + e^{tw + p} den)
 
-    Numerator and denominator both in units of e^top, where top is the largest of their exponents.
+    Numerator and denominator are in units of e^top, where top is the largest of their exponents.
     The starting state is one more token, before the first.
-    Arguments as in wkv4, which equals it.   Needs real   Cost O(n² d), memory O(n d)
+    Equals wkv4, with the same arguments.   Needs real   Cost O(n² d), memory O(n d)
     """
     xp, w, u, k, v, num, den, p = check_quotient("wkv4_sum", w, u, k, v, state)
     n = k.shape[-2]
@@ -263,7 +264,7 @@ def require_finite_state(who: str, *state: Array) -> Quotient:
 
 @dataclass(frozen=True)
 class RecurrentForm:
-    """The forms that a recurrent layer uses: of the matrix state, and of RWKV-4's quotient."""
+    """How to compute a recurrent layer: with a matrix state, or with RWKV-4's quotient."""
 
     matrix: Callable[..., tuple[Array, Array]]
     quotient: Callable[..., tuple[Array, Quotient]]

@@ -4,14 +4,14 @@
     logits = norm(x) W
 
 Both mixings see each token and the one before it (the *token shift*). Time mixing also sees a
-state, see recurrence.py. These are all that the past is to a layer, so a prompt is a `Carried` for
-each layer, and a text read from there is read as if the prompt stood before it.
+state, see recurrence.py. A layer needs nothing else of the past. So a prompt becomes a `Carried`
+for each layer, and text read from it is read as if it followed the prompt (theorem rwkv_state).
 
 | here | published | |
 |---|---|---|
 | W_R, W_K, W_V, W_G, W_O | receptance, key, value, gate, output | time mixing; tokens are rows |
-| mix_R … mix_G | time_mix_r … (4, 5), x_r … (7) | share of the token (4, 5), or of the last (7) |
-| decay | time_decay; w0 | 4: −exp(w), its log; 5: exp(−exp(w)); 7: before sigmoid and exp |
+| mix_R … mix_G | time_mix_r …; x_r … | share of the token (4, 5), of the one before (7) |
+| decay | time_decay; w0 | 4: its logarithm, −exp(w); 5: exp(−exp(w)); 7: before σ and exp |
 | bonus | time_first, time_faaaa; r_k | an exponent (4); a factor (5), outside the state (7) |
 | gain_heads, offset_heads | ln_x | norm of each head's output |
 | W_decay_1, W_decay_2 | w1, w2 | 7: a decay for each token, of low rank |
@@ -44,7 +44,7 @@ VERSIONS = ("4", "5.1", "5.2", "7")
 # ε in the norm of each head
 HEAD_EPSILON = {"5.1": Fraction(1, 10**5), "5.2": Fraction(1, 10**5), "7": Fraction(64, 10**5)}
 DECAY = Fraction(606531, 10**6)  # e^(−1/2), as published code has it
-SHORTEST = Fraction(1, 10**12)  # RWKV-7 takes a shorter key to have this length
+SHORTEST = Fraction(1, 10**12)  # RWKV-7 divides shorter keys by this length
 LEAST = {"layers": 1, "width": 1, "heads": 1, "hidden": 1, "vocabulary": 0}
 
 Weights = Mapping[str, Array]  # of a layer, by their short names
@@ -56,11 +56,11 @@ class Rwkv(Family):
     """The shape of an RWKV model.
 
     version          "4", "5.1", "5.2" or "7"
-    layers, width    how many, and how wide a token is
+    layers, width    number of layers, and width of a token
     heads            of time mixing, each of width / heads; 1 in version 4, which has none
     hidden           width of channel mixing
     vocabulary       0: vectors in, vectors out
-    ranks            version 7: of decay, rate, blend and gate
+    ranks            version 7: the ranks of decay, rate, blend and gate
     """
 
     version: str
@@ -134,7 +134,7 @@ class Rwkv(Family):
         return shifts | {"S": (self.heads, self.d, self.d)}
 
     def no_text(self, like: Array) -> Carried:
-        """What a layer carries before the first token, in the numbers of the array `like`."""
+        """The past of a layer before the first token, in the numbers of the array `like`."""
         xp = array_namespace(like)
         parts = {name: xp.zeros(s, dtype=like.dtype, device=device(like)) for name, s in self.carried.items()}
         return Carried(parts | ({"exponent": parts["exponent"] + NOTHING} if "exponent" in parts else {}))
@@ -156,7 +156,7 @@ class Rwkv(Family):
         return None
 
     def layer(self, model: Model, i: int, x: Array, past: Carried | None, run: Pass) -> tuple[Array, Carried]:
-        """Layer i on x (..., n, width), n ≥ 0 tokens, after a past: the output, the next past.
+        """Layer i on x (..., n, width), n ≥ 0, after `past`: the output and the next past.
 
             x ← x + time_mixing(norm_1 x)        x ← x + channel_mixing(norm_2 x)
 
@@ -211,7 +211,7 @@ def shift_tokens(x: Array, last: Array) -> tuple[Array, Array, Array]:
 
 
 def mix_tokens(w: Weights, name: str, x: Array, before: Array) -> Array:
-    """μ x_t + (1 − μ) x_{t−1}. Version 7 has μ and 1 − μ the other way round."""
+    """μ x_t + (1 − μ) x_{t−1}. For version 7, callers swap x and before."""
     return before + (x - before) * w[f"mix_{name}"]
 
 
@@ -286,7 +286,7 @@ def concatenate_heads(x: Array) -> Array:
 
 
 def norm_heads(c: Rwkv, w: Weights, o: Array) -> Array:
-    """Each head's output normalised, then heads side by side."""
+    """The normalised outputs of all heads, side by side, with gain and offset."""
     return concatenate_heads(norm(o, epsilon=HEAD_EPSILON[c.version])) * w["gain_heads"] + w["offset_heads"]
 
 

@@ -3,7 +3,7 @@
     x_0 = E[text] (+ positions)        x_{i+1} = layer_i(x_i)        logits = norm(x_L) Eᵀ
 
 Everything but attention is token-wise, so a theorem about one attention layer lifts to the model by
-induction over layers. A model may carry *biases*: for each layer the Past from which it starts; of
+induction over layers. A model may carry *biases*: for each layer the Past from which it starts. For
 linearized attention that is the State (b_KV, b_D, position). See prompt/conversion.py.
 
 A family of layers is one file of this package: attention_layers.py (linear and softmax attention),
@@ -38,7 +38,7 @@ Between = Callable[[int, Array], Array]  # (i, x) -> x
 
 
 class AttentionCall(NamedTuple):
-    """The arguments of a layer's attention: q (..., n, d); k, v with one more axis; its past."""
+    """q (..., groups, heads/groups, n, d); k, v (..., groups, 1, n, d or m); the past of a layer"""
 
     q: Array
     k: Array
@@ -53,8 +53,8 @@ class Pass:
     form : the form of attention, or of a recurrence; None: the fastest
     mask : as in linear_attention
     between : (i, x) -> x, called on the output of layer i: to watch it, or to replace it
-    on_attention : (i, call), told of each call of attention before it is made
-    shared : values that the layers of this pass leave for each other
+    on_attention : (i, call) -> None, called before the attention of layer i
+    shared : arrays that a layer of this pass leaves for later layers
     """
 
     form: Any = None
@@ -74,7 +74,7 @@ class Family(Protocol):
     past            the kind of Past that a layer carries
     kernel          φ and RoPE of its attention
     layer           layer i on x (..., n, width), starting from its past; None: from no text
-    check_past      refuse a past that a layer of this shape, in numbers like these, does not have
+    check_past      refuse a past that does not fit such a layer, or the array `like`
     cache_bytes     bytes of a KV cache of so many tokens; None where attention has none
     """
 
@@ -105,7 +105,7 @@ class Family(Protocol):
 
 @dataclass(eq=False)
 class Model:
-    """A configuration, its weights by name, and biases that carry a prompt: a Past for each layer.
+    """A configuration, weights by name, and biases that carry a prompt: a Past for each layer.
 
     prompts : the lengths of the prompts it carries, in the order of conversion
     """
@@ -143,7 +143,7 @@ class Model:
         return model
 
     def carry(self, biases: Sequence[Past], prompts: tuple[int, ...]) -> Model:
-        """The same for biases that its own layers have made, which need no check."""
+        """The same model with biases that its own layers have made, which need no check."""
         model = copy.copy(self)
         model.biases, model.prompts = tuple(biases), prompts
         return model
@@ -177,7 +177,7 @@ class Model:
 
     @property
     def like(self) -> Array:
-        """One of its arrays: they all are of one library, system and device."""
+        """One of its weights; all have the same library, system, dtype and device."""
         return next(iter(self.weights.values()))
 
     def layer_weights(self, i: int) -> dict[str, Array]:
@@ -231,7 +231,7 @@ def token_vectors(model: Model, text: Any) -> Array:
 
 
 def embed(model: Model, text: Any) -> Array:
-    """Vectors of the tokens, normalised if the model does so; plus the rows of a position table."""
+    """The vectors of the tokens, with the first norm and the table of positions if any."""
     c, w, x = model.config, model.weights, token_vectors(model, text)
     if "gain_0" in w:
         x = norm(x, w["gain_0"], w["offset_0"], kind=c.norm, epsilon=c.epsilon)
@@ -273,7 +273,7 @@ def norm(
     """Normalise each token, (..., n, width).
 
         layer   y = x − mean(x)     rms   y = x       then    y / √(mean(y²) + ε) · gain + offset
-        layer_rational, rms_rational: 1/√u replaced by 2/(1 + u), its tangent at u = 1
+        layer_rational, rms_rational: 2/(1 + u), tangent to 1/√u at u = 1, replaces it
         none: x itself
 
     Needs    field; real for the roots
@@ -292,7 +292,7 @@ def norm(
 
 
 def gelu(x: Array) -> Array:
-    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))).   Needs real   Source: Hendrycks, Gimpel 2016."""
+    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))). Needs real; Source Hendrycks and Gimpel 2016"""
     inner = constant(x, GELU) * (x + constant(x, Fraction(44715, 10**6)) * x * x * x)
     return x / 2 * (1 + array_namespace(x).tanh(inner))
 
@@ -303,7 +303,7 @@ def silu(x: Array) -> Array:
 
 
 def quadratic(x: Array) -> Array:
-    """x/2 + x²/4 = x (2 + x) / 4: silu to second order, its stand-in.   Needs field; 2 ≠ 0"""
+    """x/2 + x²/4 = x (2 + x) / 4: silu to second order, its stand-in in ℚ. Needs field; 2 ≠ 0"""
     return x * (2 + x) / 4
 
 
@@ -335,8 +335,8 @@ def random_model(system: System, config: Family, seed: int) -> Model:
 def draw_model(draw: Callable[..., Array], config: Family) -> Model:
     """A model with weights from draw(*shape).
 
-    Weights are affine images of the draws, so uniform draws stay uniform, as Schwartz–Zippel needs.
-    Matrices are scaled down where numbers have a size: not in GF(p).
+    All but rope.c and rope.s are affine images of the draws, so uniform draws stay uniform, as
+    Schwartz–Zippel needs. Matrices are scaled down, except in GF(p), where numbers have no size.
     """
     weights = {}
     for name, (height, *rest) in config.shapes.items():

@@ -13,9 +13,9 @@ only for φ = identity.
 
 Where attention is softmax, the state after the prompt is its KV cache, exact and as long as the
 prompt. ICLAA makes of it, approximately, a memory of fixed size: b_KV = Σ φ(R_{j-M} k'_j) v'_jᵀ and
-b_D = Σ φ(R_{j-M} k'_j) for a map φ whose products are nearly exp(q·k/√d). Prompt tokens are pushed
-through by exact softmax, and input tokens see each other by exact softmax: only the prompt's part
-of the sums is approximate. A recurrent layer has its state, which is exact again.
+b_D = Σ φ(R_{j-M} k'_j) for a map φ whose products are nearly exp(q·k/√d). Prompt tokens see
+each other by exact softmax, and so do input tokens: only the prompt's part of the sums for the
+input is approximate. The state of a recurrent layer is exact again.
 
 Assumes  prompt activations do not depend on the input (causal; prefix masks are our extension);
          relative positions, unless positions go on where the prompt ended; a denominator that is a
@@ -51,7 +51,7 @@ from ..errors import NotDefined, NotFinite, choose
 from ..model.transformer import AttentionCall, Between, Model, Pass, check_text, embed, run_layers
 from ..systems.floats import array_namespace
 
-# (keys, values, queries to expect, layer) -> memory; see compression/
+# (keys, values, expected queries, layer) -> memory; see compression/
 Maker = Callable[[Array, Array, Array, int], Memory]
 
 
@@ -69,17 +69,17 @@ def convert(
 ) -> Model:
     """The same model, carrying the prompt as biases.
 
-        past_i = the past of layer i after the prompt, pushed through it with the old biases
+        past_i = the past of layer i after the prompt, which it reads from the old biases
         b'_i = shift(past_i, −M)
 
-    prompt : token ids (..., M) or vectors (..., M, width), leading axes a batch of prompts;
+    prompt : token ids (..., M) or vectors (..., M, width); leading axes are a batch of prompts;
              or an iterator over consecutive pieces
     mask : "causal", or "full": prompt tokens see each other, as under a prefix mask
     restart : read the input where the prompt began (with `by`, this may be one more approximation);
               False: where it ended, as absolute positions and RoPE before the kernel need
     strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
-    chunk : push it through in pieces of so many tokens: memory then grows only with a KV cache
-    by : for softmax: makes a memory of the prompt, as Compression("tilted", 32); None: its KV cache
+    chunk : read it in pieces of so many tokens: memory then grows only with a KV cache
+    by : makes a memory for softmax, such as Compression("tilted", 32); None: keep the KV cache
     form, between : as in `transformer`
     Equals   the prompted model (theorem iclca)
     Cost     one forward pass over the prompt
@@ -118,9 +118,9 @@ def is_one(strength: Any) -> bool:
 
 
 def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCall]], strength: Any) -> Model:
-    """The last M tokens of each cache as a memory, beside older tokens and memories.
+    """Replace the last M tokens of each cache by a memory; older tokens and memories stay.
 
-    The queries to expect are the prompt's own, as if they were asked where the input begins.
+    The expected queries are those of the prompt, rotated to positions from the input's first on.
     """
     xp, rope, d = array_namespace(model.like), model.kernel.rope, model.config.d
     root = xp.sqrt(xp.sqrt(xp.ones_like(model.weights["layers.0.W_Q"][:1, :1]) / d))  # √c = d^-¼
@@ -128,7 +128,7 @@ def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCa
     for i, cache in enumerate(model.biases or ()):
         old, new = slice(0, cache.k.shape[-2] - M), slice(cache.k.shape[-2] - M, None)
         rest = replace(cache, k=cache.k[..., old, :], v=cache.v[..., old, :], keep=cache.keep[..., old])
-        if is_zero(strength):  # a memory that counts for nothing would still have the largest exponent
+        if is_zero(strength):  # a memory that counts 0 times could still have the largest exponent
             biases.append(rest)
             continue
         q = xp.concat([call.q for j, call in calls if j == i and call.q.shape[-2]], axis=-2)
@@ -139,11 +139,11 @@ def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCa
 
 
 def add_memory(memories: tuple[Memory, ...], memory: Memory, y: Array, v: Array, strength: Any) -> tuple[Memory, ...]:
-    """The memories with one more, joined with the last one if both are read through one draw."""
+    """The memories and one more, which joins the last one if both use one draw of directions."""
     last = memories[-1] if memories else None
     joins = last and last.mix is None and memory.mix is None and same_draw(last.phi, memory.phi)
     if last and joins:
-        memory = write(last.phi, y, v)  # through its directions as they have turned since
+        memory = write(last.phi, y, v)  # through its directions, as they are rotated now
     if not is_one(strength):
         memory = memory.scaled(strength)
     return (*memories[:-1], join(last, memory)) if last and joins else (*memories, memory)
@@ -156,16 +156,16 @@ def unconvert(
 
         b_KV = R_M (b'_KV − λ Σ_j R_{j-M} φ(k'_j) v'_jᵀ)        b_D = b'_D − λ Σ_j φ(k'_j)
 
-    layer by layer, since the keys of a layer need the old biases of those below it. Arguments as
-    they were for `convert`, the prompt in one piece.
-    A prompt below another cannot be taken out: the one above was read with it in sight. Only the
-    length of the prompt can be checked here; that it is the right one is for the caller to know.
+    layer by layer, since the keys of a layer need the old biases of the layers below it. Arguments
+    must be those of `convert`, with the prompt in one piece. This function checks only its length.
+    Needs    linearized attention; the prompt converted last, since each was read after earlier ones
+    Equals   the model before `convert` (theorem iclca_removal)
     """
     check_type("unconvert", "model", model, Model)
     choose("unconvert", "mask", mask, ("causal", "full"))
     check_scalar("unconvert", "strength", strength, weights=model.like)
     if model.config.past is not State:
-        only = "only out of the sums of linearized attention can a prompt be taken"
+        only = "a prompt can be taken only out of the sums of linearized attention"
         raise NotDefined(f"unconvert: {only}; keep the model without it")
     text = check_text(model, prompt, "unconvert", "prompt")
     M = text.shape[-1 if text.dtype == int else -2]
@@ -179,7 +179,7 @@ def unconvert(
     start = biases[0].position - M
 
     def without_own_text(q: Array, k: Array, v: Array, kernel: Kernel, *, state: State, mask: Any) -> Any:
-        """Attention from a state out of which its own text is first taken."""
+        """Attention from the state before this text, whose sums are first removed."""
         empty = states.no_text(v, *state.S.shape[-2:], position=start)
         text = states.absorb(empty if state.z is not None else replace(empty, z=None), k, v, kernel)
         both = replace(state, position=start + M)
@@ -192,7 +192,7 @@ def unconvert(
 
 
 def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterator[Any]:
-    """The prompt, checked, at once or in consecutive pieces of which only one exists at a time."""
+    """The prompt, checked, in one piece or in consecutive pieces, made one at a time."""
     if chunk is not None:
         check_integer("convert", "chunk", chunk, least=1)
     streamed = isinstance(prompt, Iterator)

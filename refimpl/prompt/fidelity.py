@@ -1,4 +1,4 @@
-"""How near a converted model comes to the prompted one, beside the model without the prompt."""
+"""How near a converted model comes to the prompted one, and the model without the prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Fidelity:
 
     error, agreement                    relative error; share of tokens with the same likeliest next
     dropped_error, dropped_agreement    the same of the model without the prompt
-    bytes, cache_bytes                  of the biases; of the prompt's KV cache, if it has one
+    bytes, cache_bytes                  of the biases; of the prompt's KV cache, or None
     """
 
     error: float
@@ -49,7 +49,7 @@ class Fidelity:
 def fidelity(
     model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None, mask: str = "causal"
 ) -> Fidelity:
-    """Compare the prompted model (by `form`) on prompt and text with the converted one on text."""
+    """Compare the model on prompt and text (by `form`) with the converted one on the text."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("fidelity", name, x, Model)
     texts, size = (("prompt", prompt), ("text", text)), model.config.vocabulary
@@ -66,7 +66,7 @@ def fidelity(
 
 
 def sizes_in_bytes(model: Model) -> dict[str, int]:
-    """Bytes of its biases, and (of attention) of the KV cache of the prompts that they carry."""
+    """Bytes of its biases and, for attention, of an exact KV cache of the same prompts."""
     biases = model.biases or ()
     sizes = {"biases": sum(b.nbytes for b in biases)}
     cache = model.config.cache_bytes(sum(model.prompts), itemsize(model.like))
@@ -75,7 +75,7 @@ def sizes_in_bytes(model: Model) -> dict[str, int]:
 
 
 def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None) -> tuple[float, float] | None:
-    """The errors of converted and of prompted logits against wider floats, if there are any."""
+    """The errors of converted and prompted logits against wider floats; None without such."""
     system = system_of(model.like)
     kind = "longdouble" if isinstance(system, Float) and system.kind == "float64" else "float64"
     if not isinstance(system, Float) or np.finfo(kind).nmant <= FORMATS[system.kind][0]:
@@ -92,6 +92,6 @@ def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: An
 
 
 def distance(got: Array, want: Array) -> tuple[float, float]:
-    """‖got − want‖ / ‖want‖ of logits (n, vocabulary); the share of rows with the same argmax."""
+    """‖got − want‖ / ‖want‖ of logits (n, vocabulary), and the share of rows with equal argmax."""
     got, want = floats(got), floats(want)
     return float(np.linalg.norm(got - want) / np.linalg.norm(want)), float(np.mean(got.argmax(-1) == want.argmax(-1)))

@@ -487,17 +487,17 @@ NOT_DEFINED: Table = {
         q, k, v, rope=Rope(table(2))
     ),
     # State
-    "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions": {
+    "shift: RoPE before the kernel allows a shift only for φ = identity, not for elu_plus_one; let positions go on": {
         "shift_elu": lambda: ri.state.shift(State(S, z), 1, ri.Kernel(ri.feature_maps.elu_plus_one, rope=before)),
         "shift_elu_name": lambda: ri.state.shift(State(S, z), 1, ri.Kernel("elu+1", rope=before)),
         "shift_elu_query": lambda: ri.state.shift(State(S, z), 1, ri.Kernel(("elu+1", "identity"), rope=before)),
     },
     (
-        "join: under RoPE before the kernel only states of identity turn, not of polynomial(2); keep running positions"
+        "join: RoPE before the kernel allows a shift only for φ = identity, not for polynomial(2); let positions go on"
     ): lambda: ri.state.join(
         State(S, z, 4), State(S, z), ri.Kernel((ri.feature_maps.identity, ri.feature_maps.polynomial(2)), rope=before)
     ),
-    "remove: under RoPE before the kernel only states of identity turn, not of relu; keep running positions": lambda: (
+    "remove: RoPE before the kernel allows a shift only for φ = identity, not for relu; let positions go on": lambda: (
         ri.state.remove(State(S, z, 4), State(S, z, 1), ri.Kernel("relu", rope=before))
     ),
     # Memories

@@ -110,11 +110,11 @@ TYPE_ERRORS: Table = {
 NOT_DEFINED: Table = {
     "exp is not defined in ℚ; a map to taylor features needs a real system": lambda: taylor(QQ.random((2, 3), 0)),
     (
-        "RandomFeatures.rotated: directions turn under RoPE before the kernel; under RoPE after φ "
-        "the state itself turns, by shift"
+        "RandomFeatures.rotated: directions are rotated under RoPE before the kernel; under RoPE after φ, "
+        "shift the state itself"
     ): lambda: phi.rotated(after, 1),
-    "RandomFeatures.rotated: taylor features have no directions to turn; keep running positions": lambda: (
-        taylor.rotated(before, 1)
+    "RandomFeatures.rotated: taylor features have no directions to rotate; let positions go on": lambda: taylor.rotated(
+        before, 1
     ),
     "exp is not defined in ℚ; a map to positive features needs a real system": lambda: rf(system=QQ),
 }

@@ -369,7 +369,7 @@ def test_taylor_cannot_be_stacked_under_rope():
     config = ri.Config(1, 4, d=4, m=2, phi="softmax", rope=ri.Rotary(4, placement="before"))
     model, by = ri.random_model(F, config, 0), ri.Compression("taylor")
     once = ri.convert(model, F.random((3, 4), 1), by=by)
-    words = "RandomFeatures.rotated: taylor features have no directions to turn; keep running positions"
+    words = "RandomFeatures.rotated: taylor features have no directions to rotate; let positions go on"
     with says(NotDefined, words):
         ri.convert(once, F.random((2, 4), 2), by=by)
     kept_going = ri.convert(

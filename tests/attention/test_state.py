@@ -98,7 +98,7 @@ def test_a_join_needs_only_the_map_of_the_keys():
         ri.state.join(a, b, ri.Kernel(mixed, rope=rope)),
         ri.state.join(a, b, ri.Kernel(ri.feature_maps.identity, rope=rope)),
     )
-    with pytest.raises(ri.NotDefined, match="only states of identity turn, not of relu"):
+    with pytest.raises(ri.NotDefined, match="allows a shift only for φ = identity, not for relu"):
         ri.state.shift(a, 1, ri.Kernel(mixed, rope=rope))
 
 

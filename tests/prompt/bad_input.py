@@ -131,9 +131,9 @@ NOT_DEFINED: Table = {
         ri.convert(softmax_model, [1], strength=2)
     ),
     (
-        "unconvert: only out of the sums of linearized attention can a prompt be taken; keep the model without it"
+        "unconvert: a prompt can be taken only out of the sums of linearized attention; keep the model without it"
     ): lambda: ri.unconvert(remembering, [3, 1, 4]),
-    "RandomFeatures.rotated: taylor features have no directions to turn; keep running positions": lambda: ri.convert(
+    "RandomFeatures.rotated: taylor features have no directions to rotate; let positions go on": lambda: ri.convert(
         ri.convert(softmax_model, [1], by=Compression("taylor")), [2], by=Compression("taylor")
     ),
 }

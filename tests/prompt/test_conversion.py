@@ -544,7 +544,7 @@ def test_refusals():
     before = replace(plain, phi="elu+1", rope=Rotary(width=2, placement="before"))
     with says(
         ri.NotDefined,
-        "shift: under RoPE before the kernel only states of identity turn, not of elu_plus_one; keep running positions",
+        "shift: RoPE before the kernel allows a shift only for φ = identity, not for elu_plus_one; let positions go on",
     ):
         convert(random_model(Float(), before, seed=0), [1, 2])
     for options in ({"chunk": 2}, {}):

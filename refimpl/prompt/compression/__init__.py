@@ -4,15 +4,15 @@
 |---|---|---|
 | "positive", "favor++", ... (random_features.py) | random features | Σ φ(y_j) v_jᵀ, Σ φ(y_j) |
 | "nystrom" | r keys, drawn | K_PP⁻¹ K_PY [V 1]: exact at r = M |
-| "cholesky" | r keys, each time the one that the others explain least | the same |
+| "cholesky" | r keys, each time the one that those before explain least | the same |
 | "clusters" | r centres of the keys | the sum and the number of the values around each |
 | "tilted" | r centres of the keys that queries look at | means of values as seen; log-weights |
 | "tokens" | r keys, drawn by how much attention they get | their values, counted 1/(r p_j) times |
 | "directions" | positive features, directions drawn around keys | Σ φ(y_j) v_jᵀ / density |
 | "cache" | all M keys | all M values: exact |
 
-Equal memory counts every number needed to read (`Memory.nbytes`): the first row keeps r (m + 1),
-the others r (d + m + 1). landmarks.py, clusters.py and sampling.py make them; best.py chooses.
+Sizes count every number needed to read (`Memory.nbytes`): the first row keeps r (m + 1), the last
+M (d + m), the others r (d + m + 1). Each kind has its module here; best.py chooses a kind.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ KINDS = (*RANDOM_KINDS, *BY_KEYS, "cache")
 class Compression:
     """How a prompt becomes a memory: compression(y, v, x, layer) -> Memory.
 
-    y : (..., M, d), the keys √c k, turned to where they are seen from    v : (..., M, m)
-    x : (..., heads, n, d), queries to expect, likewise, of all heads that share these keys
-    r : how many features (cache: all; taylor: 1 + d + d²)
-    rank : keep only so many columns of [b_KV b_D] (r × (m+1)), by SVD
+    y : (..., M, d), the keys √c k, rotated as the input sees them    v : (..., M, m)
+    x : (..., heads, n, d), expected queries √c q of all heads that share these keys
+    r : how many features; None for cache (M) and taylor (1 + d + d²)
+    rank : keep [b_KV b_D], r × (m+1), only to this rank, by SVD
     """
 
     kind: str
@@ -91,7 +91,7 @@ def expected_statistic(x: Array, y: Array) -> float:
 
 
 def compress_heads(kind: str, y: Array, v: Array, x: Array, r: int, seed: int) -> HeadMemory:
-    """The memory of each head by itself, stacked; r is the same in all of them.
+    """The memories of all heads, each made by itself, stacked; all have the same r.
 
     Draws depend on the head, the last of the leading axes, and not on the batch: a prompt becomes
     the same memory alone and in a batch.

@@ -23,15 +23,15 @@ from . import KINDS, Compression
 
 @dataclass(frozen=True)
 class Best:
-    """Of all compressions the one of least error within a budget, or the smallest within an error.
+    """Choose the compression of least error within a budget, or the smallest within an error.
 
         Best(budget=2**16)        Best(error=0.01)        Best(error=0.01, within=5)
 
     budget : bytes of a layer      error : relative, of the prompt's part of attention
-    within : certify, before rounding, that |o − ô| ≤ error · (largest − smallest value) for *all*
-             queries |x| ≤ within, instead of measuring
-    The error is measured on every second one of the expected queries; maps that need queries get
-    the others. It is the least of many, and so a little optimistic.
+    within : instead of measuring, certify |o − ô| ≤ error · (largest − smallest value), before
+             rounding, for *all* queries |x| ≤ within
+    The error is measured on every second expected query; maps that need queries get the others.
+    With a budget it is the least of many errors, and so a little optimistic.
     """
 
     budget: int | None = None
@@ -98,7 +98,7 @@ class Best:
 
 
 def attention_error(memory: Memory, y: Array, v: Array, x: Array) -> float:
-    """‖o − ô‖ / ‖o‖ of attention to the prompt alone, x (..., heads, n, d); inf if ô is not."""
+    """‖o − ô‖ / ‖o‖ of attention to the prompt, x (..., heads, n, d); inf if ô is not finite."""
     wide = memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
     exact = Memory(Points(y[..., None, :, :]), v[..., None, :, :])
     (num, den, _), (top, bottom, _) = ([floats(part) for part in one.read(x)] for one in (wide, exact))
@@ -108,7 +108,7 @@ def attention_error(memory: Memory, y: Array, v: Array, x: Array) -> float:
 
 
 def certificate(y: Array, centres: Array, within: float) -> float:
-    """A bound on |o − ô| / (largest − smallest value), |x| ≤ within, if keys move to a centre.
+    """A bound on |o − ô| / (largest − smallest value), |x| ≤ within, if keys move to centres.
 
         δ = max_j |y_j − its centre|        e^{−δ|x|} ≤ ŵ_j / w_j ≤ e^{δ|x|}
         |o − ô| ≤ tanh(δ|x|/2) (max v − min v)

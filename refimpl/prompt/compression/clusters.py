@@ -27,17 +27,17 @@ Indices = NDArray[np.int64]
 
 
 def plain_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Of each cluster its centre, the sum of its values, and their number."""
+    """For each cluster of keys: its centre, the sum of its values, and their number."""
     Y, xp, system = floats(y), array_namespace(y), system_of(y)
     centres, nearest = lloyd(Y, np.ones(len(Y)), r, int(rng.integers(len(Y))))
-    # An empty cluster goes where another one is: its own point might have the largest exponent.
+    # An empty cluster moves to another centre: its own point might have the largest exponent.
     centres[np.bincount(nearest, minlength=r) == 0] = centres[nearest[0]]
     member = system.convert(membership(nearest, r))
     return system.convert(centres), member @ v, xp.sum(member, axis=-1), None
 
 
 def tilted_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Of each cluster of keys its centre, the mean value that queries see there, a log-weight."""
+    """For each cluster of keys: its centre, the mean value that queries see, and a log-weight."""
     X, Y, system = floats(x), floats(y), system_of(y)
     p = softmax(X @ Y.T)
     weight, (values, vectors) = np.mean(p * p, axis=0), np.linalg.eigh(X.T @ X / len(X))
@@ -84,7 +84,7 @@ def membership(nearest: Indices, r: int) -> Floats:
 
 
 def fill_empty_clusters(nearest: Indices, r: int) -> Indices:
-    """The same with a key of the largest cluster in each empty one; there must be r keys."""
+    """Move a key of the largest cluster into each empty one. There must be at least r keys."""
     nearest = nearest.copy()
     for i in np.flatnonzero(np.bincount(nearest, minlength=r) == 0):
         nearest[np.flatnonzero(nearest == np.argmax(np.bincount(nearest, minlength=r)))[0]] = i

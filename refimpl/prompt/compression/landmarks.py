@@ -26,8 +26,8 @@ def landmarks(y: Array, v: Array, candidates: NDArray[np.int64], weight: NDArray
         W = L_P⁻ᵀ L_Nᵀ,   D = diag exp(|y|²/2),   N: the keys that are not points
 
     Where two keys are far apart, W is small and so is its rounding; only then is it multiplied by
-    D, which may be large. When a residual is rounding alone, the points so far explain every key:
-    elimination ends, and further points weigh 0.
+    D, which may be large. When the next residual is only rounding, the points so far explain every
+    key: elimination ends, and further points weigh 0.
     """
     xp, h, M = array_namespace(y), half_norms(y), y.shape[-2]
     system = system_of(y)
@@ -51,7 +51,7 @@ def landmarks(y: Array, v: Array, candidates: NDArray[np.int64], weight: NDArray
     for i in reversed(range(n)):  # Tᵀ W = C, from the last row up
         W = xp.concat([(C[i : i + 1, :] - xp.matrix_transpose(T[i + 1 :, i : i + 1]) @ W) / T[i, i], W], axis=0)
     gap = xp.take(h, N, axis=0)[None, :] - xp.take(h, P, axis=0)[:, None]
-    with quiet():  # if keys are too long for this, reading the memory says that it is not finite
+    with quiet():  # if keys are too long for this, an error follows when the memory is read
         largest = np.max(np.log(np.abs(floats(W))) + floats(gap), initial=0.0, keepdims=True)[0]
         scale = system.convert(largest)  # (1,)
         half = xp.exp((gap - scale[0]) / 2)  # its square may overflow where W is small
@@ -62,10 +62,10 @@ def landmarks(y: Array, v: Array, candidates: NDArray[np.int64], weight: NDArray
 
 
 def nystrom(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Keys at random."""
+    """Landmarks drawn at random from the keys."""
     return landmarks(y, v, rng.permutation(y.shape[-2])[:r], np.ones(y.shape[-2]), r)
 
 
 def cholesky(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Greedy: a key weighs by the attention that it gets from the expected queries."""
+    """Landmarks chosen greedily, weighted by the attention that the expected queries give them."""
     return landmarks(y, v, np.arange(y.shape[-2]), mean_attention(x, y), r)

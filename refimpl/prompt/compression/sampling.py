@@ -1,4 +1,4 @@
-"""Importance sampling: a few tokens or directions, whose sums are right on average. Ours."""
+"""Importance sampling of tokens or directions: sums are right on average. Our derivation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HeadMemory = tuple[Array, Array, Array | None, Array | None]
 
 
 def sample_tokens(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Tokens, drawn by the attention that they get: E Σ_i f(y_i) / (r p_i) = Σ_j f(y_j)."""
+    """Draw tokens by the attention that they get: E Σ_i f(y_i) / (r p_i) = Σ_j f(y_j)."""
     p = mean_attention(x, y)
     sample = rng.choice(len(p), size=r, p=p / p.sum())
     xp, rows = array_namespace(y), row_indices(y, sample)
@@ -25,7 +25,7 @@ def sample_tokens(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator
 
 
 def sample_directions(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
-    """Directions y_j + N(0, I), j at random, of density N(ω) (1/M) Σ_j exp(ω·y_j − |y_j|²/2).
+    """Draw directions y_j + N(0, I), j at random, of density N(ω) (1/M) Σ_j exp(ω·y_j − |y_j|²/2).
 
         φ(x)_i = r^{-½} exp(ω_i·x − |x|²/2)        b_D,i = M r^{-½}, whatever the keys
         b_KV,i = b_D,i Σ_j softmax_j(ω_i·y_j − |y_j|²/2) v_j
@@ -42,7 +42,7 @@ def sample_directions(y: Array, v: Array, x: Array, r: int, rng: np.random.Gener
 
 
 def mean_attention(x: Array, y: Array) -> NDArray[np.float64]:
-    """The mean attention that each key gets from the queries, half of it uniform: never 0."""
+    """Half the mean attention that each key gets from the queries, and half of 1/M: never 0."""
     p: NDArray[np.float64] = np.mean(softmax(floats(x) @ floats(y).T), axis=0)
     return 0.5 / y.shape[-2] + 0.5 * p
 
@@ -58,6 +58,6 @@ def half_norms(y: Array) -> Array:
 
 
 def row_indices(like: Array, rows: Sequence[int] | NDArray[np.int64]) -> Any:
-    """These integers as an index into the rows of such an array."""
+    """These integers as an index into the rows of the array `like`."""
     host = np.asarray(rows, dtype=np.int64)
     return array_namespace(like).asarray(host, device=device(like)) if isinstance(system_of(like), Float) else host
