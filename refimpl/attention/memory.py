@@ -160,7 +160,7 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes needed to read it: its arrays and φ; directions drawn from a seed count as it."""
+        """Bytes needed to read it: of its arrays and of φ; a seed stands for its directions."""
         return sum(prod(x.shape) * itemsize(x) for x in self.own_arrays().values()) + self.phi.nbytes
 
 

@@ -98,7 +98,7 @@ class Best:
 
 
 def attention_error(memory: Memory, y: Array, v: Array, x: Array) -> float:
-    """‖o − ô‖ / ‖o‖ of attention to the prompt alone, x (..., heads, n, d); inf if ô is not."""
+    """‖o − ô‖ / ‖o‖ of attention to the prompt alone, x (..., heads, n, d); inf if not finite."""
     wide = memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
     exact = Memory(Points(y[..., None, :, :]), v[..., None, :, :])
     (num, den, _), (top, bottom, _) = ([floats(part) for part in one.read(x)] for one in (wide, exact))

@@ -1,4 +1,4 @@
-"""Importance sampling: a few tokens or directions, whose sums are right on average. Ours."""
+"""Importance sampling of tokens or directions: sums are right on average (our derivation)."""
 
 from __future__ import annotations
 
