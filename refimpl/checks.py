@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from fractions import Fraction
-from math import inf
 from typing import Any
 
 from array_api_compat import is_array_api_obj
@@ -14,6 +13,7 @@ from .errors import NotFinite, ZeroDenominator, brief, choose
 from .systems import ArraySystem, SystemArray, system_of
 from .systems.floats import array_namespace, device, integer_array, quiet, surely_finite
 
+inf = float("inf")
 Shape = tuple[int, ...]
 Axes = tuple[str, ...]  # names of the last axes of an array, for its errors
 TOKENS: Axes = ("token", "column")
