@@ -12,6 +12,7 @@ Source   Dai et al. 2023 (arXiv 2212.10559); the metrics follow its code, `liken
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -121,17 +122,15 @@ def likeness(model: Model, tuned: Model, demonstrations: Array, text: Array) -> 
     the finetuned ones are products of the query vector with the query vectors of the training
     tokens, recorded while finetuning; and it is τ-b.
     """
-    both = common_namespace("likeness", demonstrations=demonstrations, text=text).concat(
-        [demonstrations, text], axis=-2
-    )
+    xp = common_namespace("likeness", demonstrations=demonstrations, text=text)
+    both = xp.concat([demonstrations, text], axis=-2)
     M, last, layers = demonstrations.shape[-2], slice(-1, None), []
     runs = (record_heads(m, x) for m, x in ((model, text), (model, both), (tuned, text), (tuned, both)))
     for zsl, icl, ft, ft_icl in zip(*runs, strict=True):
         aou = sim_aou(*(heads.o[..., last, :] for heads in (zsl, icl, ft)))[..., 0]
         am = sim_am(icl.scores(last, slice(M, None)), ft.scores(last, slice(None)))[..., 0]
-        to_demonstrations = (heads.scores(last, slice(0, M))[..., 0, :] for heads in (icl, ft_icl))
-        flat: list[Any] = [array_namespace(x).reshape(x, (-1, M)) for x in to_demonstrations]
-        orders = zip(*(x.tolist() for x in flat), strict=True)
+        scores: list[Any] = [xp.reshape(heads.scores(last, slice(0, M)), (-1, M)) for heads in (icl, ft_icl)]
+        orders = zip(*(x.tolist() for x in scores), strict=True)
         layers.append(Likeness(aou, am, [kendall_tau(a, b) for a, b in orders]))
     return layers
 
@@ -143,9 +142,8 @@ def rec2ftp(zsl: Sequence[bool], icl: Sequence[bool], ft: Sequence[bool]) -> flo
     zsl, icl, ft : which examples are predicted rightly
     """
     if not len(zsl) == len(icl) == len(ft):
-        raise ValueError(
-            f"rec2ftp: `zsl`, `icl` and `ft` must be of the same examples, got {len(zsl)}, {len(icl)} and {len(ft)}"
-        )
+        got = f"{len(zsl)}, {len(icl)} and {len(ft)}"
+        raise ValueError(f"rec2ftp: `zsl`, `icl` and `ft` must be of the same examples, got {got}")
     gained = [b for a, b, c in zip(zsl, icl, ft, strict=True) if c and not a]
     if not gained:
         raise ValueError("rec2ftp: `ft` must be right somewhere where `zsl` is wrong, else there is nothing to recall")
@@ -202,8 +200,6 @@ def kendall_tau(a: Sequence[Any], b: Sequence[Any]) -> float:
         raise ValueError(f"kendall_tau: `a` and `b` must rank the same two or more tokens, got {n} and {len(b)}")
     if any(x != x for x in (*a, *b)):
         raise ValueError("kendall_tau: `a` and `b` must be numbers in some order, got nan")
-
-    def order(x: Sequence[Any], i: int, j: int) -> int:
-        return int(x[i] > x[j]) - int(x[i] < x[j])
-
-    return 2 * sum(order(a, i, j) * order(b, i, j) for i in range(n) for j in range(i)) / (n * (n - 1))
+    pairs = list(itertools.combinations(range(n), 2))
+    first, second = ([int(x[i] > x[j]) - int(x[i] < x[j]) for i, j in pairs] for x in (a, b))
+    return sum(s * t for s, t in zip(first, second, strict=True)) / len(pairs)

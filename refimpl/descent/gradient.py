@@ -56,9 +56,7 @@ def slope(loss: Loss, W: Array, E: Array, *data: Array) -> Array:
     if library not in ("torch", "jax.numpy"):
         raise ValueError(f"gradient: `W` must be of NumPy, torch, JAX or a number system of ours, got one of {library}")
     jvp: Callable[..., tuple[Array, Array]] = import_module("torch.func" if library == "torch" else "jax").jvp
-    with warnings.catch_warnings():
-        # torch deprecates its own rules at their first use
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # torch's of its own rules
         return jvp(loss, (W + 0 * E, *data), (E, *(0 * x for x in data)))[1]
 
 

@@ -23,18 +23,9 @@ from fractions import Fraction
 from math import inf, log, sqrt
 from typing import Any
 
+from .. import checks
 from ..arrays import Array
-from ..checks import (
-    check_finite_arrays,
-    check_integer,
-    check_scalar,
-    check_shape,
-    check_type,
-    common_namespace,
-    divide,
-    is_true,
-    is_zero,
-)
+from ..checks import check_finite_arrays, check_integer, check_scalar, check_shape, common_namespace, divide, is_zero
 from ..errors import ZeroDenominator, brief
 from ..systems import require, system_of
 from ..systems.floats import array_namespace, device
@@ -62,10 +53,9 @@ class QueryContext:
         who, m = "QueryContext", self.V_D.shape[-1:]
         check_finite_arrays(who, K_D=self.K_D, V_D=self.V_D, K_T=self.K_T, V_T=self.V_T, q=self.q)
         check_shape(who, "q", self.q, "features", all_axes=True)
-        for name, K, tokens in (("K_D", self.K_D, "N"), ("K_T", self.K_T, "T")):
-            check_shape(who, name, K, tokens, *self.q.shape, like="to match `q`", all_axes=True)
-        for name, V, K in (("V_D", self.V_D, self.K_D), ("V_T", self.V_T, self.K_T)):
-            check_shape(who, name, V, K.shape[0], *m, like="to match its keys", all_axes=True)
+        for text, n, K, V in (("D", "N", self.K_D, self.V_D), ("T", "T", self.K_T, self.V_T)):
+            check_shape(who, f"K_{text}", K, n, *self.q.shape, like="to match `q`", all_axes=True)
+            check_shape(who, f"V_{text}", V, K.shape[0], *m, like="to match its keys", all_axes=True)
 
     @property
     def D(self) -> Array:
@@ -114,8 +104,7 @@ def attention(context: QueryContext, variant: Variant = NORMAL, *, eta: Number =
     eta : for `penalty` alone
     """
     context = apply_maps("attention", context, variant)
-    xp = array_namespace(context.q)
-    V_D = context.V_D
+    xp, V_D = array_namespace(context.q), context.V_D
     if variant.negatives is not None:
         V_D = subtract_negatives(V_D, variant.negatives, variant.beta)
     V_T = (1 - variant.decay - eta * variant.penalty) * context.V_T
@@ -127,7 +116,7 @@ def attention(context: QueryContext, variant: Variant = NORMAL, *, eta: Number =
 
 def apply_maps(who: str, context: QueryContext, variant: Variant) -> QueryContext:
     """The context with the variant's maps applied, if all of the variant can be applied to it."""
-    check_type(who, "context", context, QueryContext)
+    checks.check_type(who, "context", context, QueryContext)
     if variant.negatives is not None:
         check_negatives(who, variant.negatives, context.V_D.shape[0])
     if not is_zero(variant.off_diagonal) and not context.V_T.shape[0]:
@@ -173,7 +162,8 @@ def one_step(context: QueryContext, eta: Number, variant: Variant = NORMAL) -> A
     Equals   attention(context, variant) (theorems ren_liu, ren_liu_variants)
     """
     context = apply_maps("one_step", context, variant)
-    eta, q = rate("one_step", eta, context), context.q
+    q = context.q
+    eta = require_nonzero("one_step", "η", scalar_array("one_step", "eta", eta, q))
     if not is_zero(variant.off_diagonal):
         require_nonzero("one_step", "κ(q, q)", array_namespace(q).sum(q * q, axis=-1))
     names = ("decay", "penalty", "off_diagonal", "beta")
@@ -185,7 +175,7 @@ def one_step(context: QueryContext, eta: Number, variant: Variant = NORMAL) -> A
 
 def one_at_a_time(context: QueryContext, eta: Number) -> Array:
     """The same in N steps, a demonstration in each."""
-    eta = rate("one_at_a_time", eta, context)
+    eta = require_nonzero("one_at_a_time", "η", scalar_array("one_at_a_time", "eta", eta, context.q))
     W = W_0(context)
     for i in range(context.K_D.shape[0]):
         W = W - eta * gradient(dual_loss, W, context.V_D[i : i + 1, :], context.K_D[i : i + 1, :], context.D, eta)
@@ -198,10 +188,6 @@ def scalar_array(who: str, name: str, x: Number, like: Array) -> Array:
     if not isinstance(x, int | float | Fraction):
         return x
     return x * common_namespace(who, like=like).ones((), dtype=like.dtype, device=device(like))
-
-
-def rate(who: str, eta: Number, context: QueryContext) -> Array:
-    return require_nonzero(who, "η", scalar_array(who, "eta", eta, context.q))
 
 
 def require_nonzero(who: str, formula: str, x: Array) -> Array:
@@ -249,9 +235,8 @@ def subtract_negatives(V: Array, negatives: Sequence[Sequence[int]], beta: Numbe
 def check_negatives(who: str, negatives: Sequence[Sequence[int]], N: int) -> list[list[int]]:
     """The negatives as integers: one or more for each of N demonstrations."""
     if len(negatives) != N or any(not len(chosen) for chosen in negatives):
-        raise ValueError(
-            f"{who}: `negatives` must name one or more for each of {N} demonstrations, got {brief(negatives)}"
-        )
+        wanted = f"one or more for each of {N} demonstrations"
+        raise ValueError(f"{who}: `negatives` must name {wanted}, got {brief(negatives)}")
     return [[check_integer(who, "negatives", j, least=0, most=N - 1) for j in chosen] for chosen in negatives]
 
 
@@ -261,9 +246,8 @@ def least_similar(K: Array, k: int) -> list[list[int]]:
     check_integer("least_similar", "k", k, least=1, most=max(K.shape[0] - 1, 1))
     require(system_of(K), "ordered", "choosing negatives")
     scores: Any = K @ T(K)
-    return [
-        sorted((j for j in range(len(row)) if j != i), key=row.__getitem__)[:k] for i, row in enumerate(scores.tolist())
-    ]
+    ranked = (sorted(range(len(row)), key=row.__getitem__) for row in scores.tolist())
+    return [[j for j in others if j != i][:k] for i, others in enumerate(ranked)]
 
 
 def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, delta: float) -> float:
@@ -284,9 +268,8 @@ def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, del
         if not 0 <= x < inf:
             raise ValueError(f"gap_bound: `{name}` must be finite and ≥ 0, got {x}")
     if not len(scores) or not all(0 <= score <= largest for score in scores):
-        raise ValueError(
-            f"gap_bound: `scores` must be one or more numbers from 0 to `largest` = {largest}, got {brief(scores)}"
-        )
+        wanted = f"one or more numbers from 0 to `largest` = {largest}"
+        raise ValueError(f"gap_bound: `scores` must be {wanted}, got {brief(scores)}")
     N = len(scores)
     return w * rho * (2 * sqrt(sum(scores)) / N + 6 * sqrt(largest) * sqrt(log(2 / delta) / (2 * N)))
 
@@ -313,7 +296,7 @@ def gram_features(G: Array) -> Array:
             if j < i:
                 row.append(rest / rows[j][j])
         pivot: Any = xp.maximum(rest, 0 * rest)
-        if is_true(pivot == 0):
+        if checks.is_true(pivot == 0):
             raise ValueError(f"gram_features: `G` must be positive definite, it is not at token {i}")
         rows.append([*row, xp.sqrt(rest)])
     return xp.stack([xp.stack([*row, *[0 * G[0, 0]] * (n - len(row))], axis=0) for row in rows], axis=0) if n else G

@@ -52,9 +52,8 @@ def self_attention(tokens: Array, context: Array, W_Q: Array, W_K: Array, W_V: A
     xp = check_finite_arrays("self_attention", tokens=tokens, context=context, W_Q=W_Q, W_K=W_K, W_V=W_V, P=P)
     width = tokens.shape[-1]
     for name, x in (("context", context), ("W_Q", W_Q), ("W_K", W_K), ("W_V", W_V), ("P", P)):
-        check_shape(
-            "self_attention", name, x, "tokens" if name == "context" else width, width, like="to match `tokens`"
-        )
+        rows = "tokens" if name == "context" else width
+        check_shape("self_attention", name, x, rows, width, like="to match `tokens`")
     T = xp.matrix_transpose
     S = absorb(no_text(context, width, width), context @ T(W_K), context @ T(W_V)).S
     return tokens + tokens @ T(W_Q) @ S @ T(P)
@@ -67,13 +66,8 @@ def proposition_1(W_0: Array, eta: Number, N: int) -> tuple[Array, Array, Array,
     check_scalar("proposition_1", "eta", eta, W_0=W_0)
     (m, d), eye = W_0.shape, identity(W_0)
     select = eye(d + m)[:, :d] @ eye(d + m)[:d, :]
-    lower = xp.concat([W_0, -eye(m)], axis=1)
-    return (
-        select,
-        select,
-        xp.concat([0 * eye(d + m)[:d, :], lower], axis=0),
-        eta * eye(d + m) / check_integer("proposition_1", "N", N, least=1),
-    )
+    W_V = xp.concat([0 * eye(d + m)[:d, :], xp.concat([W_0, -eye(m)], axis=1)], axis=0)
+    return select, select, W_V, eta * eye(d + m) / check_integer("proposition_1", "N", N, least=1)
 
 
 def identity(like: Array) -> Callable[[int], Array]:
@@ -125,12 +119,9 @@ def regression_model(W_0: Array, eta: Number, N: int, *, layers: int = 1, gamma:
         return xp.concat([W, zeros[: W.shape[0], : wide - W.shape[1]]], axis=1)
 
     W_Q, W_K, W_V, W_O = zip(*heads, strict=True)
-    weights = {
-        "W_Q": xp.concat(W_Q, axis=1),
-        "W_K": xp.concat(W_K, axis=1),
-        "W_V": xp.concat([pad(W) for W in W_V], axis=1),
-        "W_O": xp.concat([T(pad(T(W))) for W in W_O], axis=0),
-    }
+    columns = {"W_Q": W_Q, "W_K": W_K, "W_V": [pad(W) for W in W_V]}
+    weights = {name: xp.concat(parts, axis=1) for name, parts in columns.items()}
+    weights["W_O"] = xp.concat([T(pad(T(W))) for W in W_O], axis=0)
     config = Config(layers, 2 * d + m, len(heads), d=d, m=wide, phi="identity", normalise=False, norm="none")
     return Model(config, {f"layers.{i}.{name}": W for i in range(layers) for name, W in weights.items()})
 
@@ -157,14 +148,12 @@ def mapped_model(model: Model, W_0: Array, W_1: Array, W_2: Array) -> Model:
     T, (key, x, y) = xp.matrix_transpose, places(W_0)
     up = xp.concat([key @ T(W_1), x @ T(W_1)], axis=1)
     down = xp.concat([T(key @ W_2 + y @ W_0 @ W_2), T(x @ W_2 - y @ W_0 @ W_2)], axis=0)
-    weights: dict[str, Array] = {}
-    for i in range(model.config.layers + 1):
+    config, weights = cast(Config, model.config), dict[str, Array]()
+    config = replace(config, layers=config.layers + 1, hidden=up.shape[1], activation="quadratic")
+    for i in range(config.layers):
         layer = {name: model.weights[f"layers.{max(i - 1, 0)}.{name}"] for name in ("W_Q", "W_K", "W_V", "W_O")}
         layer |= {"W_up": up, "W_down": 0 * down} if i else {"W_O": 0 * layer["W_O"], "W_up": up, "W_down": down}
         weights |= {f"layers.{i}.{name}": W for name, W in layer.items()}
-    config = replace(
-        cast(Config, model.config), layers=model.config.layers + 1, hidden=up.shape[1], activation="quadratic"
-    )
     return replace(model, config=config, weights=weights)
 
 

@@ -323,8 +323,6 @@ class ArraySystem(System):
         if zero.any():
             raise ZeroDivisionError(f"division by zero in {self.name} at index {first(zero)}")
 
-    # Conversion and equality.
-
     def wrap(self, planes: Planes) -> SystemArray:
         return SystemArray(self, planes)
 
@@ -352,7 +350,6 @@ class ArraySystem(System):
         return np.asarray(getattr(self, name)(x.planes, self.coerce("compare", y).planes), dtype=bool)
 
     def unequal(self, x: SystemArray, y: SystemArray) -> HostArray:
-        """Which entries differ."""
         return x != y
 
     def equal(self, x: SystemArray, y: SystemArray) -> bool:

@@ -129,10 +129,8 @@ class Balls(ObjectSystem):
 
     def radius(self, x: SystemArray) -> float:
         """The largest radius, rounded up; infinite for an unbounded ball."""
-        if not self.isfinite(x).all():
-            return math.inf
-        largest = max(((b - a) / 2 for a, b in map(self.ends, x.planes[0].ravel())), default=Fraction(0))
-        if largest > sys.float_info.max:
+        ends = map(self._ends, x.planes[0].flat)
+        if not self.isfinite(x).all() or (largest := max((b - a for a, b in ends), default=0) / 2) > sys.float_info.max:
             return math.inf
         return math.nextafter(float(largest), math.inf) if largest else 0.0
 

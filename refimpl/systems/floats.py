@@ -11,6 +11,7 @@ import importlib
 import math
 import operator
 import warnings
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any, cast
 
@@ -178,12 +179,9 @@ class Float(System):
             device = importlib.import_module("jax").devices(device)[0]
         xp = array_namespace(module.zeros(0))
         wanted, floating = getattr(module, dtype, None), False
-        try:
-            with warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
-                got = xp.zeros(0, dtype=wanted).dtype
+        with suppress(TypeError), warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
+            got = xp.zeros(0, dtype=wanted).dtype
             floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
-        except TypeError:
-            floating = False
         if not floating:
             raise ValueError(f"Float: {library} has no floating dtype {dtype!r}")
         if got != wanted:
