@@ -58,10 +58,7 @@ def f_ft(q: Array, X: Array, W_K: Array, W_V: Array, dW_K: Array, dW_V: Array) -
 
 
 def momentum_attention(o: Array, v: Array, eta: Number) -> Array:
-    """MoAttn: o_t + Σ_{i<t} η^{t−i} v_i, o and v (..., n, m).
-
-    It averages values over time, as momentum averages gradients.
-    """
+    """MoAttn: o_t + Σ_{i<t} η^{t−i} v_i, momentum of values, not of gradients. o, v (..., n, m)"""
     xp = check_finite_arrays("momentum_attention", o=o, v=v)
     check_shape("momentum_attention", "v", v, *o.shape[-2:], like="to match `o`")
     check_scalar("momentum_attention", "eta", eta, o=o)
@@ -73,10 +70,7 @@ def momentum_attention(o: Array, v: Array, eta: Number) -> Array:
 
 
 class Heads(NamedTuple):
-    """Inputs and output of one layer's attention, heads before tokens.
-
-    q, k : (..., n, d)    v, o : (..., n, m)
-    """
+    """One layer's attention, heads before tokens.   q, k (..., n, d)    v, o (..., n, m)"""
 
     q: Array
     k: Array
@@ -137,10 +131,7 @@ def likeness(model: Model, tuned: Model, demonstrations: Array, text: Array) -> 
 
 def rec2ftp(zsl: Sequence[bool], icl: Sequence[bool], ft: Sequence[bool]) -> float:
     """Recall to finetuning's predictions: of the examples that finetuning gets right and zero-shot
-    does not, the share that ICL gets right too.
-
-    zsl, icl, ft : which examples are predicted rightly
-    """
+    does not, the share that ICL gets right too.   zsl, icl, ft : which examples are right"""
     if not len(zsl) == len(icl) == len(ft):
         got = f"{len(zsl)}, {len(icl)} and {len(ft)}"
         raise ValueError(f"rec2ftp: `zsl`, `icl` and `ft` must be of the same examples, got {got}")
@@ -159,10 +150,7 @@ def cosine(a: Array, b: Array) -> Array:
 
 
 def sim_aou(h_zsl: Array, h_icl: Array, h_ft: Array) -> Array:
-    """SimAOU: the cosine between the updates of the attention output, ICL − ZSL and FT − ZSL.
-
-    Each output is first scaled to length 1.
-    """
+    """SimAOU: the cosine of ICL − ZSL and FT − ZSL, of attention outputs scaled to length 1."""
     zsl, icl, ft = map(unit, (h_zsl, h_icl, h_ft))
     return cosine(icl - zsl, ft - zsl)
 
@@ -188,9 +176,7 @@ def length(h: Array) -> Array:
 
 
 def kendall_tau(a: Sequence[Any], b: Sequence[Any]) -> float:
-    """Kendall's τ-a between two orders of the same tokens: (concordant − discordant) / pairs.
-
-    Ties count for neither.
+    """Kendall's τ-a between two orders of tokens: (concordant − discordant, ties neither) / pairs.
 
     >>> kendall_tau([1, 2, 3, 4], [1, 3, 2, 4])
     0.6666666666666666

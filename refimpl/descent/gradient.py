@@ -23,8 +23,7 @@ def gradient(loss: Loss, W: Array, *data: Array) -> Array:
         ∂L/∂W_ij = the ε-part of L(W + ε E_ij)
 
     W : (m, r)    ->  (m, r)
-    The loss receives W with a leading axis, one direction E_ij for each entry, and must keep that
-    axis.
+    The loss receives W with a leading axis, one E_ij for each entry, and must keep that axis.
     Needs    ring, and what the loss needs
 
     >>> from refimpl import QQ
@@ -41,17 +40,14 @@ def gradient(loss: Loss, W: Array, *data: Array) -> Array:
 
 
 def slope(loss: Loss, W: Array, E: Array, *data: Array) -> Array:
-    """The ε-part of loss(W + ε E): by dual numbers, or by the forward mode of torch and JAX.
-
-    NumPy's floats are differentiated as those of `Rounded`.
-    """
+    """The ε-part of loss(W + ε E): by dual numbers, or by the forward mode of torch and JAX."""
     if isinstance(W, SystemArray):
         dual = Dual(W.system)
         join = cast(Callable[[Array, Array], Array], dual.join)
         return dual.tangent(cast(SystemArray, loss(join(W, E), *(join(x, 0 * x) for x in data))))
     library = library_of(W)
     if library == "numpy":
-        rounded = Rounded(dtype_name(W.dtype))
+        rounded = Rounded(dtype_name(W.dtype))  # a system, so it has dual numbers
         return cast(SystemArray, slope(loss, *map(rounded.convert, (W, E, *data)))).planes[0].astype(W.dtype)
     if library not in ("torch", "jax.numpy"):
         raise ValueError(f"gradient: `W` must be of NumPy, torch, JAX or a number system of ours, got one of {library}")
@@ -78,10 +74,7 @@ def squared_error(W: Array, X: Array, Y: Array) -> Array:
 
 
 def alignment(W: Array, values: Array, keys: Array) -> Array:
-    """Σ_i v_iᵀ W k_i: how far the predictions W k_i point where the values do.
-
-    W : (..., m, r)    values : (N, m)    keys : (N, r)
-    """
+    """Σ_i v_iᵀ W k_i: do W k_i and v_i point alike?   W (..., m, r), values (N, m), keys (N, r)"""
     xp = common_namespace("alignment", W=W, values=values, keys=keys)
     check_shape("alignment", "keys", keys, "examples", W.shape[-1], like="to match `W`")
     check_shape("alignment", "values", values, keys.shape[-2], W.shape[-2], like="to match `keys` and `W`")

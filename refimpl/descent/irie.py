@@ -15,10 +15,7 @@ from .gradient import Loss, Number, gradient
 
 
 def trained_weights(W_0: Array, errors: Array, inputs: Array) -> Array:
-    """W_0 + Σ_i e_i x_iᵀ, as a training loop leaves it: one outer product after the other.
-
-    W_0 : (m, d)    errors : (n, m)    inputs : (n, d)    ->  (m, d)
-    """
+    """W_0 + Σ_i e_i x_iᵀ, one step after the other.   W_0 (m, d), errors (n, m), inputs (n, d)"""
     check_history("trained_weights", W_0, errors=errors, inputs=inputs)
     W = W_0
     for i in range(inputs.shape[0]):

@@ -1,16 +1,12 @@
 """Softmax attention as one gradient step on a dual model, and variants that this suggests.
 
 A query attends to demonstrations X_D and to its own text X_T with a kernel κ(k, q) = φ(k)·φ(q); for
-softmax κ = exp(k·q):
+softmax κ = exp(k·q). The dual model f(x) = W φ(x) takes one step of rate η on L from W_0:
 
-    o = Σ_i κ(k_i, q) v_i / D,        D = Σ_i κ(k_i, q) over all tokens
+    o = Σ_i κ(k_i, q) v_i / D                D = Σ_i κ(k_i, q) over all tokens
+    W_0 = (1/D) Σ_{i∈T} v_i φ(k_i)ᵀ          L(W) = −1/(ηD) Σ_{i∈D} v_iᵀ W φ(k_i)
 
-The dual model f(x) = W φ(x) starts at W_0 = (1/D) Σ_{i∈T} v_i φ(k_i)ᵀ and takes one step of rate η
-on
-
-    L(W) = −1/(ηD) Σ_{i∈D} v_iᵀ W φ(k_i)
-
-and then f(q) = o. η cancels. D is that of this query, so every query has a dual model of its own.
+Then f(q) = o. η cancels. D is that of this query, so every query has a dual model of its own.
 
 Source   Ren & Liu 2024 (arXiv 2310.13220), Theorem 3.1; the constants are our reconstruction
 """
@@ -39,7 +35,6 @@ class QueryContext:
     """One query and the tokens that it attends to: N demonstrations and T tokens of its own text.
 
     Keys and query are given by their features φ(k), φ(q), values as they are:
-
     K_D (N, r)    V_D (N, m)    K_T (T, r)    V_T (T, m)    q (r,)
     """
 
@@ -76,11 +71,9 @@ class Variant:
 
     v_q is the value of the query's own token, the last of X_T. The first three are called
     regularised, the others negative samples and augmented. `decay` and `penalty` are two readings
-    of one slide.
-
-    Ours: the loss of which the slides' `off_diagonal` is a step; how negatives are chosen, which
-    the source does not say, as far as we know; that g_1, g_2 change the demonstrations alone; and
-    that g_2 comes after φ. The slides write g_1(W_V X) and g_2(W_K X), the latter before φ.
+    of one slide. Ours: the loss of which the slides' `off_diagonal` is a step; how negatives are
+    chosen, which the source does not say, as far as we know; that g_1, g_2 change demonstrations
+    alone, and that g_2 comes after φ: the slides write g_1(W_V X), and g_2(W_K X) before φ.
     """
 
     decay: Number = 0
@@ -99,14 +92,10 @@ NORMAL = Variant()
 
 
 def attention(context: QueryContext, variant: Variant = NORMAL, *, eta: Number = 1) -> Array:
-    """o (m,), by its definition: scores, their sum, the weighted mean of values; or a variant.
-
-    eta : for `penalty` alone
-    """
+    """o (m,), by its definition, a mean of values; or a variant. η is for `penalty` alone."""
     context = apply_maps("attention", context, variant)
-    xp, V_D = array_namespace(context.q), context.V_D
-    if variant.negatives is not None:
-        V_D = subtract_negatives(V_D, variant.negatives, variant.beta)
+    xp, V_D, negatives = array_namespace(context.q), context.V_D, variant.negatives
+    V_D = V_D if negatives is None else subtract_negatives(V_D, negatives, variant.beta)
     V_T = (1 - variant.decay - eta * variant.penalty) * context.V_T
     scores = context.q[None, :] @ xp.matrix_transpose(xp.concat([context.K_D, context.K_T], axis=0))
     values, total = scores @ xp.concat([V_D, V_T], axis=0), xp.sum(scores, axis=-1, keepdims=True)
@@ -136,10 +125,7 @@ def dual_loss(W: Array, V: Array, K: Array, D: Array, eta: Number) -> Array:
 
 
 def variant_loss(variant: Variant) -> Callable[..., Array]:
-    """L with the terms of a variant, written out.
-
-    (W, V, K, D, η, q, v_q, decay, penalty, off_diagonal, β) -> one number for each W
-    """
+    """L with the terms of a variant, written out. terms : decay, penalty, off_diagonal, β"""
 
     def loss(W: Array, V: Array, K: Array, D: Array, eta: Array, q: Array, v_q: Array, *terms: Array) -> Array:
         decay, penalty, off_diagonal, beta = terms
@@ -199,11 +185,9 @@ def require_nonzero(who: str, formula: str, x: Array) -> Array:
 def through_relu(context: QueryContext, W_1: Array, W_2: Array) -> QueryContext:
     """The context of attention with an MLP behind it, W_2 relu(W_1 o).
 
-    Its values are A v with A = W_2 Σ W_1; Σ says which hidden units are on for this query's o. Then
-
-        attention(through_relu(context, …)) = W_2 relu(W_1 attention(context))
-
-    and the dual model has weights A W.   W_1 : (h, m)    W_2 : (m', h).   Needs ordered
+    Its values are A v with A = W_2 Σ W_1; Σ says which hidden units are on for this query's o. Its
+    attention is W_2 relu(W_1 attention(context)), and the weights of its dual model are A W.
+    W_1 : (h, m)    W_2 : (m', h)    Needs ordered
     """
     xp = common_namespace("through_relu", q=context.q, W_1=W_1, W_2=W_2)
     check_shape("through_relu", "W_1", W_1, "hidden", context.V_D.shape[-1], like="to match the values")
@@ -225,10 +209,9 @@ def subtract_negatives(V: Array, negatives: Sequence[Sequence[int]], beta: Numbe
     """v_i − (β/k) Σ_{j∈N(i)} v_j, for each i the k negatives N(i)."""
     xp = common_namespace("subtract_negatives", V=V)
     check_scalar("subtract_negatives", "beta", beta, V=V)
-    rows = []
-    for i, chosen in enumerate(check_negatives("subtract_negatives", negatives, V.shape[0])):
-        others = [V[j, :] for j in chosen]
-        rows.append(V[i, :] - beta * sum(others[1:], others[0]) / len(chosen))
+    chosen = check_negatives("subtract_negatives", negatives, V.shape[0])
+    sums = [sum((V[j, :] for j in others), V[first, :]) for first, *others in chosen]
+    rows = [V[i, :] - beta * total / len(chosen[i]) for i, total in enumerate(sums)]
     return xp.stack(rows, axis=0) if rows else V
 
 
@@ -256,11 +239,9 @@ def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, del
         2 w ρ √Tr(K) / N + 6 w ρ κ √(log(2/δ) / 2N)
 
     With probability 1 − δ no f(x) = W φ(x) with |W|_F ≤ w exceeds it, if every possible example has
-    |v| ≤ ρ and κ(k, k) ≤ κ² = largest.
-
-    scores : κ(k_i, k_i) of the N examples, the diagonal of K Derived in proofs/README.md, for this
-    norm. The slides state O(w ρ d_o √Tr(K) / N + √(log(1/δ) / N)) and do not say for which norm;
-    here no d_o is needed.
+    |v| ≤ ρ and κ(k, k) ≤ κ² = largest. scores : κ(k_i, k_i) of the N examples, the diagonal of K.
+    Derived in proofs/README.md, for this norm. The slides state, for a norm that they do not name,
+    O(w ρ d_o √Tr(K) / N + √(log(1/δ) / N)); here no d_o is needed.
     """
     if not 0 < delta < 1:
         raise ValueError(f"gap_bound: `delta` must lie between 0 and 1, got {delta}")
@@ -277,9 +258,8 @@ def gap_bound(w: float, rho: float, scores: Sequence[float], largest: float, del
 def gram_features(G: Array) -> Array:
     """Features (n, n) with φ_i·φ_j = G_ij, for a positive definite G: G = C Cᵀ by Cholesky.
 
-    The features of softmax have infinite width, but n tokens need only n of them: G_ij =
-    exp(x_i·x_j) over the keys and the query. So the dual model of softmax attention is exact and of
-    finite width.
+    The features of softmax have infinite width, but n tokens need only n of them, for G_ij =
+    exp(x_i·x_j) over keys and query: the dual model of softmax is exact, and of finite width.
     G is taken to be symmetric: its lower triangle is read.   Needs real
     """
     xp = check_finite_arrays("gram_features", G=G)
@@ -306,8 +286,8 @@ def softmax_context(X_D: Array, X_T: Array, q: Array, W_Q: Array, W_K: Array, W_
     """The context of a token q (width,) under softmax attention, with features by its Gram matrix.
 
     X_D : (N, width)    X_T : (T, width)    W_Q, W_K : (d, width)    W_V : (m, width)
-    κ = exp(k·q); a scale 1/√d belongs to W_Q. Two tokens with the same key, or a key that equals
-    the query, have no positive definite Gram matrix, and are refused.
+    κ = exp(k·q); a scale 1/√d belongs to W_Q. Equal keys, or a key that equals the query, are
+    refused: their Gram matrix is not positive definite.
     """
     xp = common_namespace("softmax_context", X_D=X_D, X_T=X_T, q=q, W_Q=W_Q, W_K=W_K, W_V=W_V)
     T, N = xp.matrix_transpose, X_D.shape[0]

@@ -92,9 +92,8 @@ def regression_model(W_0: Array, eta: Number, N: int, *, layers: int = 1, gamma:
     """The same as a model of the library, for tokens by `model_examples` and `model_queries`.
 
     In such a model a token always sees itself. A query must not be a key, so x stands twice in a
-    token: (key, x, y), with key = x for an example and key = 0 for a query. This construction is
-    our own. Run the model under mask=N, or convert the examples with mask="full": the biases of
-    layer j then hold
+    token (our own construction): (key, x, y), key = x for an example and 0 for a query. Run it
+    under mask=N, or convert the examples with mask="full": the biases of layer j then hold
 
         ΔW_j = W_{j+1} − W_j = −(η/N) b_KVᵀ        b_KV : of head 1, the first m columns
 
@@ -136,9 +135,8 @@ def places(W_0: Array) -> tuple[Array, Array, Array]:
 def mapped_model(model: Model, W_0: Array, W_1: Array, W_2: Array) -> Model:
     """A `regression_model` behind a token-wise map f(x) = x + W_2 σ(W_1 x): it descends on f(x).
 
-    Proposition 2; this map is ours. It is the MLP of one layer more, in front, whose attention is
-    zero. It maps both places of x, so a key of 0 stays 0. Where the two places differ, as they do
-    in a query, it turns −W_0 x into −W_0 f(x).
+    Proposition 2; this map is ours: the MLP of one layer more, in front, whose attention is zero.
+    It maps both places of x (a key of 0 stays 0), and in a query turns −W_0 x into −W_0 f(x).
 
     W_0 : (m, d), as in the model    W_1 : (h, d)    W_2 : (d, h)    σ "quadratic", h (2 + h) / 4
     """
@@ -169,10 +167,7 @@ def model_queries(X: Array, W_0: Array) -> Array:
 
 
 def weight_update(b_KV: Array, eta: Number, N: int) -> Array:
-    """ΔW = −(η/N) b_KVᵀ: the bias that ICLCA writes into a `regression_model` is the gradient step.
-
-    b_KV : (d, m)    ->  (m, d)
-    """
+    """ΔW (m, d) = −(η/N) b_KVᵀ: the bias of ICLCA in a `regression_model` is the gradient step."""
     xp = check_finite_arrays("weight_update", b_KV=b_KV)
     check_scalar("weight_update", "eta", eta, b_KV=b_KV)
     return -eta * xp.matrix_transpose(b_KV) / check_integer("weight_update", "N", N, least=1)

@@ -80,7 +80,6 @@ class System:
         raise NotDefined(f"verify: {self.name} has no way of deciding equality")
 
     def to_file(self, x: Any) -> HostArray:
-        """An array of this system as a file holds it."""
         others = "floats of at most 64 bits and GF(p) have one"
         raise NotDefined(f"numbers of {self.name} have no place in a file; {others}")
 
@@ -172,14 +171,13 @@ class SystemArray:
     __slots__ = ("dtype", "ndim", "planes", "shape", "system")
     __array_ufunc__ = None  # else NumPy would apply its own functions entry by entry
     __hash__ = None  # type: ignore[assignment]
+    device = "cpu"
 
     def __init__(self, system: ArraySystem, planes: Planes) -> None:
         self.system = self.dtype = system
         self.planes = tuple([np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True)])
         self.shape: tuple[int, ...] = self.planes[0].shape
         self.ndim = len(self.shape)
-
-    device = "cpu"
 
     def __array_namespace__(self, api_version: str | None = None) -> ArraySystem:
         return self.system
@@ -318,7 +316,6 @@ class ArraySystem(System):
         return None
 
     def refuse_zero(self, y: Planes) -> None:
-        """Refuse a division by zero."""
         zero = self.singular(self.wrap(y))
         if zero.any():
             raise ZeroDivisionError(f"division by zero in {self.name} at index {first(zero)}")

@@ -15,6 +15,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Any, cast
 
+import array_api_compat
 import numpy as np
 
 from ..arrays import Array, HostArray, Namespace
@@ -35,12 +36,10 @@ _namespaces: dict[type, Namespace] = {}  # by the type of arrays
 
 
 def array_namespace(x: Array) -> Namespace:
-    """The array namespace of x. array_api_compat finds any by its type, but slowly: once is enough."""
+    """The array namespace of x. array_api_compat finds it by the type of x, but slowly, so once."""
     if isinstance(x, SystemArray):
         return cast(Namespace, x.system)
     if type(x) not in _namespaces:
-        import array_api_compat
-
         example = np.empty(0) if isinstance(x, np.ndarray) else x  # JAX makes arrays of NumPy that count as its own
         _namespaces[type(x)] = cast(Namespace, array_api_compat.array_namespace(example))
     return _namespaces[type(x)]
@@ -48,15 +47,11 @@ def array_namespace(x: Array) -> Namespace:
 
 def device(x: Array) -> Any:
     """The device of x. array_api_compat finds any, but is slow for NumPy."""
-    if isinstance(x, np.ndarray | SystemArray):
-        return "cpu"
-    import array_api_compat
-
-    return array_api_compat.device(x)
+    return "cpu" if isinstance(x, np.ndarray | SystemArray) else array_api_compat.device(cast(Any, x))
 
 
 def require_of(x: Array, capability: str, who: str) -> None:
-    """Refuse an array whose system lacks what `who` needs. Of floats, complex ones lack an order."""
+    """Refuse an array whose system lacks what `who` needs. Complex floats lack an order."""
     if isinstance(x, SystemArray):
         require(x.system, capability, who)
     elif capability == "ordered" and "complex" in str(x.dtype):
@@ -128,10 +123,7 @@ def itemsize(x: Array) -> int:
 
 
 class Pieces:
-    """concat(pieces, axis=-2), of a shape known beforehand and in the numbers of `like`.
-
-    Pieces of NumPy are written into one array as they come.
-    """
+    """concat(pieces, axis=-2), of this shape, like `like`. NumPy's are written into one array."""
 
     def __init__(self, like: Array, shape: tuple[int, ...]) -> None:
         self.like, self.shape, self.n = like, shape, 0
@@ -162,7 +154,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 class Float(System):
-    """One library, dtype and device: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`."""
+    """Floats of a library: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`."""
 
     words = ("float64", "float32", "float16")
 
@@ -173,10 +165,9 @@ class Float(System):
             module = importlib.import_module(library)
         except ImportError as error:
             raise ImportError(f"{library} is not installed: pip install 'refimpl[{LIBRARIES[library]}]'") from error
-        if isinstance(device, str) and library == "array_api_strict":
-            device = module.Device(device)
-        if isinstance(device, str) and library == "jax.numpy":
-            device = importlib.import_module("jax").devices(device)[0]
+        if isinstance(device, str) and library in ("array_api_strict", "jax.numpy"):
+            jax = library == "jax.numpy"
+            device = importlib.import_module("jax").devices(device)[0] if jax else module.Device(device)
         xp = array_namespace(module.zeros(0))
         wanted, floating = getattr(module, dtype, None), False
         with suppress(TypeError), warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
@@ -245,7 +236,7 @@ class Float(System):
         return self.place(rounded)
 
     def place(self, x: HostArray) -> Array:
-        """Float64, rounded on the host, then passed on in a narrow dtype that every library takes."""
+        """Float64, rounded on the host, then passed on in a dtype that every library takes."""
         if self.kind in ("float32", "float16", "bfloat16"):
             x = round_to(x, self.kind).astype(np.float32)
         return self.xp.astype(self.xp.asarray(x, device=self.device), self.dtype)

@@ -28,13 +28,12 @@ class Plan(NamedTuple):
     """A matrix product by left × right digits of that many bits, at most `block` terms at a time.
 
     One digit is the balanced residue; 0 digits mean the residue as it is stored.
-    sizes : of the largest digits, left and right
     """
 
     left: int
     right: int
     bits: int
-    sizes: tuple[int, int]
+    sizes: tuple[int, int]  # of the largest digits, left and right
     block: int
 
 
@@ -87,13 +86,11 @@ def matmul(a: HostArray, b: HostArray, p: int) -> HostArray:
         parts = (matmul(a[..., k], b[..., k, :], p) for k in blocks)
         return functools.reduce(lambda x, y: subtract_once(x + y, p), parts)
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    large = a.shape[-2] * max(b.shape[-2:]) >= PIECE
-    if large:
-        keep_freed_memory()
     products = np.empty((*lead, a.shape[-2], b.shape[-1]), np.int64)
-    if not large:
+    if a.shape[-2] * max(b.shape[-2:]) < PIECE:
         product(a, b, p, products)
     else:  # one by one, so that intermediate arrays stay small
+        keep_freed_memory()
         a, b = np.broadcast_to(a, lead + a.shape[-2:]), np.broadcast_to(b, lead + b.shape[-2:])
         for i in np.ndindex(lead):
             product(a[i], b[i], p, products[i])
@@ -116,8 +113,8 @@ def product(a: HostArray, b: HostArray, p: int, total: HostArray) -> None:
                 block = slice(k, k + way.block)
                 np.matmul(left[i][..., block], right[power - i][..., block, :], out=part)
                 np.add(total, part, out=total, dtype=np.int64, casting="unsafe")
-        # times 2^bits modulo p, to within p/2 and a little. The two products wrap around modulo 2⁶⁴,
-        # but their difference is small, so it is right.
+        # Times 2^bits modulo p, to within p/2 and a little. The two products wrap around modulo
+        # 2⁶⁴, but their difference is small, so it is right.
         for piece, _ in pieces(total) if power else ():
             piece[:] = (piece << way.bits) - np.rint(piece * (2.0**way.bits / p)).astype(np.int64) * p
     residue(total, p)
@@ -145,7 +142,7 @@ def digits(x: HostArray, count: int, bits: int, p: int) -> list[HostArray]:
 def floor(x: HostArray, p: int) -> None:
     """x mod p for integers |x| < 2⁵¹ in float64, as int64 in their place.
 
-    (x + ½)/p is at least 1/2p from any integer and computed to within 2⁵¹/p · 2⁻⁵²: its floor is right.
+    (x + ½)/p is at least 1/2p from any integer and right to within 2⁵¹/p · 2⁻⁵²: so is its floor.
     """
     if x.size < PIECE:
         x.view(np.int64)[...] = x.astype(np.int64) % p
@@ -186,7 +183,7 @@ def residue(x: HostArray, p: int) -> HostArray:
 
 
 def multiply(a: HostArray, b: HostArray, p: int) -> HostArray:
-    """a b mod p, entry by entry; for p > 2³¹ by b = high 2³¹ + low: t = a high mod p, t 2³¹ + a low.
+    """a b mod p, entry by entry; for p > 2³¹, b = high 2³¹ + low, t = a high mod p, t 2³¹ + a low.
 
     The quotients by p are below 2³⁰ and 2³², so float64 finds each to within 1/2 + 2⁻¹⁸. The
     remainders are less than 0.51 p < 2⁶³ in size, so they are right, although the products on both

@@ -92,7 +92,7 @@ WIDE = 2**12  # bits from which it is faster, too
 
 
 def align(x: HostArray) -> tuple[slices.Integers, HostArray] | None:
-    """(m, e) with x = m 2^e: integers below 2^WIDE, an exponent for each row; None if impossible."""
+    """(m, e) with x = m 2^e: integers below 2^WIDE, an exponent a row; None if impossible."""
     try:
         parts = [v._mpf_ for v in x.flat]
         flat = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)) for i in (0, 2, 3))

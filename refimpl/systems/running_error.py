@@ -111,7 +111,7 @@ class RunningError(ArraySystem):
 
     @quiet()
     def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
-        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); the larger one's, where its order is certain"""
+        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); the larger one's, if order is certain"""
         (a, e), (b, f) = x.planes, y.planes
         open_order = self.eq((a, 2 * e), (b, 2 * f))
         return self.wrap((np.maximum(a, b), np.where(open_order, np.maximum(e, f), np.where(a < b, f, e))))

@@ -29,7 +29,6 @@ class Integers(NamedTuple):
     up: Any = 0
 
     def values(self) -> HostArray:
-        """The integers themselves."""
         return np.asarray(self.sign * self.m << self.up)
 
 
