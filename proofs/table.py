@@ -1,4 +1,4 @@
-"""Write the table of README.md, between its two markers, from refimpl/verify/formal.toml:  python proofs/table.py"""
+"""`python proofs/table.py` writes the table of README.md from refimpl/verify/formal.toml."""
 
 from pathlib import Path
 

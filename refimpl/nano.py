@@ -1,21 +1,26 @@
 """ICLCA on one page: a prompt becomes biases of linearized attention, exactly.
 
-Every function is a formula of the paper (Chen et al. 2024, arXiv 2406.02847; positions start at 0
-here). There are no checks, no options and no speed. The library is this page made robust and fast;
-`refimpl verify nano` checks that the two are equal, in every number system.
+The formulas are those of the paper (Chen et al. 2024, arXiv 2406.02847); positions start at 0 here.
+There are no checks, no options and no speed. The library is this page made robust and fast;
+`refimpl verify nano` checks that the two are equal, in exact numbers and in floats.
 
     n tokens   t query   s ≤ t key   d key width   m value width   r features   M prompt length
-    q, k (heads, n, d)    v (heads, n, m)    phi φ: (..., d) -> (..., r)    x (n, width)
-    b_KV (heads, r, m)    b_D (heads, r)     R_p the rotation of position p, by rope = (c, s)
+    q, k (heads, n, d)   v (heads, n, m)   x (n, width)   phi φ: (..., d) -> (..., r)   sigma σ
+    layers: the weights w of each   biases: the pair b_KV (heads, r, m), b_D (heads, r) of each
+    rope: circle points (c, s)   R_p: the rotation of position p, which only the numerator has
 """
 
+from fractions import Fraction as F
+
+import numpy as np
 from array_api_compat import array_namespace
 
 
 def rotate(x, p, rope):
     """R_p x: pair i of features, (x_i, x_{i+h}), is rotated p times by (c_i, s_i)."""
-    c, s = rope[0], rope[1] if p >= 0 else -rope[1]
-    a, b, rest = x[..., : len(c)], x[..., len(c) : 2 * len(c)], x[..., 2 * len(c) :]
+    c, h = rope[0], len(rope[0])
+    s = rope[1] if p >= 0 else -rope[1]
+    a, b, rest = x[..., :h], x[..., h : 2 * h], x[..., 2 * h :]  # the rest is not rotated
     for _ in range(abs(p)):
         a, b = a * c - b * s, a * s + b * c
     return array_namespace(x).concat([a, b, rest], axis=-1)
@@ -59,11 +64,11 @@ def transformer(x, layers, heads, phi, rope, sigma, biases):
 
 
 def convert(prompt, layers, heads, phi, rope, sigma, biases):
-    """The biases that stand for the prompt: for every text,
+    """The biases that stand for a prompt with keys k_j and values v_j: for every text,
 
       transformer(text, …, convert(prompt, …, biases)) = transformer(prompt ++ text, …, biases)[M:]
 
-    b'_KV = R_{-M} b_KV + Σ_j R_{j-M} φ(k'_j) v'_jᵀ      b'_D = b_D + Σ_j φ(k'_j)      j = 0 … M-1
+    new b_KV = R_{-M} b_KV + Σ_j R_{j-M} φ(k_j) v_jᵀ    new b_D = b_D + Σ_j φ(k_j)      j = 0 … M-1
     """
     xp, M, x, new = array_namespace(prompt), prompt.shape[0], prompt, []
     for w, (b_KV, b_D) in zip(layers, biases, strict=True):
@@ -76,24 +81,19 @@ def convert(prompt, layers, heads, phi, rope, sigma, biases):
 
 
 def example():
-    """Two layers in exact fractions: biases replace the prompt, and the output stays the same."""
-    from fractions import Fraction as F
-
-    import numpy as np
-
+    """Two layers in exact fractions: the prompt is deleted, and the output stays what it was."""
     rng, rope = np.random.default_rng(0), (np.array([F(3, 5)]), np.array([F(4, 5)]))
     draw = lambda *shape: rng.integers(-8, 9, shape).astype(object) * F(1, 8)
     sizes = dict(W_Q=(2, 4), W_K=(2, 4), W_V=(2, 2), W_O=(2, 2), W_up=(2, 3), W_down=(3, 2))
     layers = [{name: draw(*sizes[name]) for name in sizes} for _ in range(2)]
-    model = layers, 2, lambda x: x * x + 1, rope, lambda x: x * x  # heads, φ, R, σ
+    model = layers, 2, lambda x: x * x + 1, rope, lambda x: x * x  # two heads, φ, R, σ
     none, prompt, text = [(0 * draw(2, 2, 1), 0 * draw(2, 2))] * 2, draw(3, 2), draw(1, 2)
     biases, both = convert(prompt, *model, none), np.concat([prompt, text])
-    want, bare = (transformer(x, *model, none)[-1:] for x in (both, text))
-    got = transformer(text, *model, biases)
-    for name, o in ("prompt ++ text", want), ("biases, text", got), ("text", bare):
+    runs = [transformer(x, *model, b)[-1:] for x, b in ((both, none), (text, biases), (text, none))]
+    for name, o in zip(("prompt ++ text", "biases, text", "text"), runs, strict=True):
         print(f"{name:16}", *(f"{float(y):+.12f}" for y in o[0]))
     print("b_KV, layer 0, head 0:", *biases[0][0][0].flat)
-    print("equal, as fractions:  ", bool((want == got).all()))
+    print("equal, as fractions:  ", bool((runs[0] == runs[1]).all()))
 
 
 if __name__ == "__main__":

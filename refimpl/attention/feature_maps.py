@@ -74,6 +74,11 @@ class Kernel:
         return rope.turn(q, cos, sin), rope.turn(k, cos, sin)
 
 
+def check_kernel(who: str, kernel: object) -> None:
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"{who}: `kernel` must be a Kernel, such as Kernel('elu+1'), got {type(kernel).__name__}")
+
+
 def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
     """Register a map under its name, with the capability that it needs of a number system."""
 

@@ -37,7 +37,7 @@ from ..checks import (
 )
 from ..errors import NotDefined, NotFinite, ZeroDenominator
 from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums, surely_finite
-from .feature_maps import FeatureMap, Kernel, identity
+from .feature_maps import FeatureMap, Kernel, check_kernel, identity
 from .past import Past
 
 IDENTITY, UNNORMALISED = Kernel(), Kernel(normalise=False)  # φ(x) = x, no RoPE
@@ -219,7 +219,7 @@ def evaluate(
     chunk : how many tokens the formula reads at a time; 0: all; None: `chunk_length` decides
     """
     P, keep = check_arguments(who, q, k, v, mask, padding)
-    check_type(who, "kernel", kernel, Kernel)
+    check_kernel(who, kernel)
     require_of(q, "field" if kernel.normalise else "ring", f"{'normalised ' * kernel.normalise}linear attention")
     if state is not None:
         check_type(who, "state", state, State)

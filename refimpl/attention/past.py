@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, Protocol, Self
@@ -23,13 +24,19 @@ class Past(Protocol):
 
     position: int
 
+    @abstractmethod
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Self: ...
+    @abstractmethod
     def shifted(self, by: int, kernel: Kernel) -> Self: ...
+    @abstractmethod
     def weighed(self, old: Self | None, strength: Any) -> Self: ...
+    @abstractmethod
     def arrays(self) -> dict[str, Array]: ...
     @classmethod
+    @abstractmethod
     def owns(cls, name: str) -> bool: ...
     @classmethod
+    @abstractmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metadata: Any, position: int, kernel: Kernel, width: int) -> Self:
         """The past with these arrays and metadata from a file.   width : the width of a key"""
 

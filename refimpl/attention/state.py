@@ -12,7 +12,7 @@ from typing import Any
 from ..arrays import Array
 from ..checks import check_finite, check_integer, check_padding, check_scalar, check_shape, check_type, common_namespace
 from ..systems.floats import device
-from .feature_maps import Kernel
+from .feature_maps import Kernel, check_kernel
 from .linear_attention import IDENTITY, State, check_state, zero_padded
 
 
@@ -29,7 +29,7 @@ def features(q: Array, k: Array, /, kernel: Kernel = IDENTITY, *, position: int 
     """(fq, fk, gq, gk): features of numerator and denominator, for tokens from `position` on."""
     common_namespace("features", q=q, k=k)
     check_shape("features", "k", k, q.shape[-2], "width", like="to match `q`")
-    check_type("features", "kernel", kernel, Kernel)
+    check_kernel("features", kernel)
     return kernel.features(q, k, position)
 
 
@@ -44,7 +44,7 @@ def absorb(state: State, k: Array, v: Array, /, kernel: Kernel = IDENTITY, *, pa
     check_shape("absorb", "k", k, "tokens", "width")
     check_shape("absorb", "v", v, k.shape[-2], "values", like="to match `k`")
     check_type("absorb", "state", state, State)
-    check_type("absorb", "kernel", kernel, Kernel)
+    check_kernel("absorb", kernel)
     keep = None if padding is None else check_padding("absorb", padding, k=k, v=v)
     for name, x in (("k", k), ("v", v)):
         check_finite("absorb", name, x, keep)
@@ -64,7 +64,7 @@ def shift(state: State, by: int, kernel: Kernel = IDENTITY) -> State:
     input then starts where the prompt did (theorem shift).
     """
     check_type("shift", "state", state, State)
-    check_type("shift", "kernel", kernel, Kernel)
+    check_kernel("shift", kernel)
     return state.shifted(check_integer("shift", "by", by), kernel)
 
 
@@ -82,7 +82,7 @@ def join(a: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> S
     """
     for name, state in (("a", a), ("b", b)):
         check_type("join", name, state, State)
-    check_type("join", "kernel", kernel, Kernel)
+    check_kernel("join", kernel)
     by = a.position - check_integer("join", "origin", origin)
     b = b.shifted(by, kernel, read=False, who="join")  # b was only written, by φ_k
     return add("join", a, b, 1, b.position)
@@ -92,7 +92,7 @@ def remove(both: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0)
     """The state without its last text b: remove(join(a, b), b) = a."""
     for name, state in (("both", both), ("b", b)):
         check_type("remove", name, state, State)
-    check_type("remove", "kernel", kernel, Kernel)
+    check_kernel("remove", kernel)
     start = both.position - (b.position - check_integer("remove", "origin", origin))
     return add("remove", both, b.shifted(start - origin, kernel, read=False, who="remove"), -1, start)
 

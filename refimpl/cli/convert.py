@@ -182,7 +182,7 @@ def check_biases(request: Request, converted: Model, show: Callable[[str], None]
 def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check:
     """Compare logits with the prompted model and, for an exact conversion, with wider floats."""
     model, prompt, mask = request.model, request.prompt, request.how["mask"]
-    form = "sum" if model.config.past is Carried else None
+    form = model.config.definition
     found = fidelity(model, converted, prompt, text, form=form, mask=mask)
     lines, holds = [f"against the prompted model, {tokens}: {found}"], not found.worse_than_dropped
     exact = request.by is None and mask == "causal" and np.ndim(prompt) == 1

@@ -72,6 +72,7 @@ class Rwkv(Family):
     ranks: tuple[int, ...] = ()
 
     family = "rwkv"
+    definition = "sum"
     past = Carried
     norm, epsilon, order, tied, table = "layer", EPSILON, "pre", False, 0  # as in Config
 

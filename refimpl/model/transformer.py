@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -76,6 +77,8 @@ class Family(Protocol):
     layer           layer i on x (..., n, width), starting from its past; None: from no text
     check_past      refuse a past that does not fit such a layer, or the array `like`
     cache_bytes     bytes of a KV cache of so many tokens; None where attention has none
+    definition      the form that is the definition, for checks; None: the fastest form
+    to_json         with its `family`, from which `from_json` makes the same configuration
     """
 
     family: ClassVar[str]
@@ -88,18 +91,29 @@ class Family(Protocol):
     tied: bool
     table: int
 
+    definition: ClassVar[Any] = None
+
     @property
+    @abstractmethod
     def d(self) -> int: ...
     @property
+    @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]: ...
     @property
+    @abstractmethod
     def past(self) -> type[Any]: ...
+    @abstractmethod
     def kernel(self, weights: Mapping[str, Array]) -> Kernel: ...
+    @abstractmethod
     def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]: ...
+    @abstractmethod
     def check_past(self, who: str, name: str, past: Any, like: Array) -> None: ...
+    @abstractmethod
     def cache_bytes(self, tokens: int, itemsize: int) -> int | None: ...
+    @abstractmethod
     def to_json(self) -> dict[str, Any]: ...
     @classmethod
+    @abstractmethod
     def from_json(cls, data: dict[str, Any]) -> Self: ...
 
 
@@ -118,7 +132,7 @@ class Model:
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.config, "layer", None)):
-            raise TypeError(f"Model: `config` must be a Config or an Rwkv, got {type(self.config).__name__}")
+            raise TypeError(f"Model: `config` must be a Config or another Family, got {type(self.config).__name__}")
         check_type("Model", "weights", self.weights, Mapping)
         self.weights = dict(self.weights)  # a defensive copy
         for name in self.weights:

@@ -49,7 +49,7 @@ from ..attention.softmax_attention import KVCache
 from ..checks import check_integer, check_scalar, check_type, is_zero
 from ..errors import NotDefined, NotFinite, choose
 from ..model.transformer import AttentionCall, Between, Model, Pass, check_text, embed, run_layers
-from ..systems.floats import array_namespace
+from ..systems.floats import array_namespace, device
 
 # (keys, values, expected queries, layer) -> memory; see compression/
 Maker = Callable[[Array, Array, Array, int], Memory]
@@ -77,7 +77,7 @@ def convert(
     mask : "causal", or "full": prompt tokens see each other, as under a prefix mask
     restart : read the input where the prompt began (with `by`, this may be one more approximation);
               False: where it ended, as absolute positions and RoPE before the kernel need
-    strength : λ, how often the prompt counts for the input: b_KV + λ Σ …, b_D + λ Σ …
+    strength : λ, how often the prompt counts for the input: R_{-M} b_KV + λ Σ …, b_D + λ Σ …
     chunk : read it in pieces of so many tokens: memory then grows only with a KV cache
     by : makes a memory for softmax, such as Compression("tilted", 32); None: keep the KV cache
     form, between : as in `transformer`
@@ -199,9 +199,14 @@ def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterat
     if mask != "causal" and (streamed or chunk):
         raise NotDefined(f"convert: a prompt can be read in pieces only under mask 'causal', got {mask!r}")
     # An iterator may have no pieces: no tokens, (0, width), come before them.
-    for part in chain((model.weights["layers.0.W_O"][:0, :],), prompt) if streamed else (prompt,):
+    for part in chain((no_tokens(model),), prompt) if streamed else (prompt,):
         text = check_text(model, part, "convert", "prompt")
         columns = () if text.dtype == int else (slice(None),)
         n = max(text.shape[-1 - len(columns)], 1)
         for first in range(0, n, chunk or n):
             yield text[(..., slice(first, first + (chunk or n)), *columns)]
+
+
+def no_tokens(model: Model) -> Array:
+    like = model.like
+    return array_namespace(like).zeros((0, model.config.width), dtype=like.dtype, device=device(like))

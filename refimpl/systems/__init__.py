@@ -7,7 +7,7 @@
 | `QQ` | exact rationals | ring, field, ordered |
 | `GF(p)` | integers modulo a prime up to 2⁶¹−1 | ring, field |
 | `balls(digits)` | rigorous enclosures | ring, field, real; order only as maximum |
-| `Rounded(format, points)` | a narrow format, rounded at named points | ring, field, ordered, real |
+| `Rounded(format, points)` | narrow floats, rounded at named points | ring, field, ordered, real |
 | `RunningError(dtype)` | floats that carry a bound on their error | ring, field, ordered, real |
 | `Degrees()` | degrees of numerator and denominator | ring, field |
 | `Dependencies()` | which inputs an entry depends on | every function, formally |
@@ -47,7 +47,7 @@ __all__ += ["floats", "fractions", "is_prime", "require", "round_to", "seed_of"]
 
 
 def system(name: str) -> System:
-    """A system by its label: "Q", "GF(10007)", "mpmath(50)", "torch bfloat16", "rounded(float16)" ...
+    """A system by label: "Q", "GF(10007)", "mpmath(50)", "torch bfloat16", "rounded(float16)" ...
 
     >>> system("GF(10007)").convert([-1])
     GF(10007)([10006])

@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..arrays import Array, HostArray, Namespace
-from ..errors import NotDefined
+from ..errors import NotDefined, choose
 
 Planes = tuple[HostArray, ...]
 Frequencies = list[tuple[Fraction, Fraction]]  # θ = base^exponent as (base, exponent)
@@ -51,6 +51,12 @@ class System:
     # The array of that name in a file as one of this system. Its numbers are not trusted.
     from_file: Callable[[str, HostArray], Array]
 
+    def __init_subclass__(cls) -> None:
+        for capability in getattr(cls, "can", ()):
+            choose(cls.__name__, "can", capability, CAPABILITIES)
+        if isinstance(cls.can, tuple | list | set):
+            cls.can = frozenset(cls.can)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -70,7 +76,8 @@ class System:
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> System:
-        """The system that word(argument) spells."""
+        """The system that word(argument) spells; here there must be no argument."""
+        refuse_argument(word, argument)
         return cls()
 
     @property
@@ -80,7 +87,6 @@ class System:
         raise NotDefined(f"verify: {self.name} has no way of deciding equality")
 
     def to_file(self, x: Any) -> HostArray:
-        """An array of this system as a file holds it."""
         raise NotDefined(f"numbers of {self.name} cannot be written; floats of at most 64 bits and GF(p) can")
 
     def convert(self, values: Any) -> Array:
@@ -99,6 +105,11 @@ def require(system: System, capability: str, who: str) -> None:
     if capability not in system.can:
         lacking, a = CAPABILITIES[capability], "an" if capability[0] in "aeiou" else "a"
         raise NotDefined(f"{lacking} is not defined in {system.name}; {who} needs {a} {capability} system")
+
+
+def refuse_argument(word: str, argument: str) -> None:
+    if argument:
+        raise ValueError(f"system: `name` must be {word!r} without brackets, got {word}({argument})")
 
 
 def integer_argument(word: str, argument: str, default: int) -> int:
@@ -171,14 +182,13 @@ class SystemArray:
     __slots__ = ("dtype", "ndim", "planes", "shape", "system")
     __array_ufunc__ = None  # else NumPy would apply its own functions entry by entry
     __hash__ = None  # type: ignore[assignment]
+    device = "cpu"
 
     def __init__(self, system: ArraySystem, planes: Planes) -> None:
         self.system = self.dtype = system
         self.planes = tuple([np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True)])
         self.shape: tuple[int, ...] = self.planes[0].shape
         self.ndim = len(self.shape)
-
-    device = "cpu"
 
     def __array_namespace__(self, api_version: str | None = None) -> ArraySystem:
         return self.system
@@ -317,12 +327,9 @@ class ArraySystem(System):
         return None
 
     def refuse_zero(self, y: Planes) -> None:
-        """Refuse a division by zero."""
         zero = self.singular(self.wrap(y))
         if zero.any():
             raise ZeroDivisionError(f"division by zero in {self.name} at index {first(zero)}")
-
-    # Conversion and equality.
 
     def wrap(self, planes: Planes) -> SystemArray:
         return SystemArray(self, planes)
@@ -351,7 +358,6 @@ class ArraySystem(System):
         return np.asarray(getattr(self, name)(x.planes, self.coerce("compare", y).planes), dtype=bool)
 
     def unequal(self, x: SystemArray, y: SystemArray) -> HostArray:
-        """Which entries differ."""
         return x != y
 
     def equal(self, x: SystemArray, y: SystemArray) -> bool:

@@ -41,9 +41,9 @@ class Balls(ObjectSystem):
         return balls(integer_argument(word, argument, 30))
 
     def _start(self) -> None:
-        from mpmath.ctx_iv import MPIntervalContext
+        import mpmath
 
-        self.ctx = MPIntervalContext()
+        self.libmp, self.ctx = mpmath.libmp, mpmath.MPIntervalContext()
         self.ctx.dps = self.digits
         self.unit = 1 + self.ctx.mpf([-1, 1]) * self.ctx.mpf(2) ** (1 - self.ctx.prec)
 
@@ -51,14 +51,11 @@ class Balls(ObjectSystem):
         return self.ctx.mpf(x.numerator) / self.ctx.mpf(x.denominator)
 
     def _ends(self, x: Any) -> tuple[Fraction, Fraction]:
-        from mpmath.libmp import to_rational
-
-        return tuple(Fraction(*map(int, to_rational(end))) for end in x._mpi_)  # type: ignore[return-value]
+        low, high = (Fraction(*map(int, self.libmp.to_rational(end))) for end in x._mpi_)
+        return low, high
 
     def bounded(self, x: Any) -> bool:
-        from mpmath.libmp import finf, fnan, fninf
-
-        return not {finf, fnan, fninf} & set(x._mpi_)
+        return not {self.libmp.finf, self.libmp.fnan, self.libmp.fninf} & set(x._mpi_)
 
     def hull(self, x: Any, y: Any) -> Any:
         """The least ball around two."""
@@ -73,17 +70,13 @@ class Balls(ObjectSystem):
     def apply(self, name: str, x: Any) -> Any:
         # About once in 10⁴ times, mpmath's exp misses its enclosure by a last place, which `unit`
         # makes up for, for log too.
-        from mpmath.libmp import ComplexResult
-
         if name == "tanh":  # mpmath.iv has none
             return 1 - 2 / (self.apply("exp", x + x) + 1)
         try:
             y = getattr(self.ctx, name)(x)
-        except ComplexResult:
+        except self.libmp.ComplexResult:
             return self.ctx.mpf(["-inf", "inf"])
         return y * self.unit if name in ("exp", "log") else y
-
-    # The same for both libraries.
 
     def isfinite(self, x: SystemArray) -> HostArray:
         return elementwise(self.bounded, x.planes[0]).astype(bool)
@@ -129,10 +122,8 @@ class Balls(ObjectSystem):
 
     def radius(self, x: SystemArray) -> float:
         """The largest radius, rounded up; infinite for an unbounded ball."""
-        if not self.isfinite(x).all():
-            return math.inf
-        largest = max(((b - a) / 2 for a, b in map(self.ends, x.planes[0].ravel())), default=Fraction(0))
-        if largest > sys.float_info.max:
+        ends = map(self._ends, x.planes[0].flat)
+        if not self.isfinite(x).all() or (largest := max((b - a for a, b in ends), default=0) / 2) > sys.float_info.max:
             return math.inf
         return math.nextafter(float(largest), math.inf) if largest else 0.0
 
@@ -192,7 +183,7 @@ class ArbBalls(Balls):
 
     @at_own_precision
     def matmul(self, x: SystemArray, y: Any) -> SystemArray:
-        """By arb_mat, whose enclosures are mostly smaller than those of one addition after the other."""
+        """By arb_mat, whose enclosures are mostly smaller than those of sums term by term."""
         y = self.right_factor(x, y)
         lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
         left, right = (self._matrices(np.broadcast_to(v.planes[0], (*lead, *v.shape[-2:]))) for v in (x, y))

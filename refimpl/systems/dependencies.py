@@ -42,11 +42,10 @@ class Dependencies(ArraySystem):
 
     def mul(self, x: Planes, y: Planes) -> Planes:
         nonzero = x[1] & y[1]
-        return _where(nonzero, x[0] | y[0]), nonzero
+        return np.where(nonzero, np.asarray(x[0] | y[0], dtype=object), 0), nonzero
 
     def div(self, x: Planes, y: Planes) -> Planes:
-        nonzero = x[1] & np.ones_like(y[1])
-        return _where(nonzero, x[0] | y[0]), nonzero
+        return self.mul(x, (y[0], np.ones_like(y[1])))
 
     def eq(self, x: Planes, y: Planes) -> HostArray:
         raise NotDefined("values are not known in dependencies; what depends on a comparison would go unseen")
@@ -66,7 +65,3 @@ class Dependencies(ArraySystem):
     def angles(self, frequencies: Any, positions: Any) -> tuple[SystemArray, SystemArray]:
         shape = (*np.asarray(positions).shape, len(frequencies))
         return self.ones(shape), self.ones(shape)
-
-
-def _where(nonzero: Any, sets: Any) -> HostArray:
-    return np.where(nonzero, np.asarray(sets, dtype=object), 0)

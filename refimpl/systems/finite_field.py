@@ -1,7 +1,4 @@
-"""GF(p): integers modulo a prime p ≤ 2⁶¹−1, held as machine integers in [0, p).
-
-modular.py multiplies them.
-"""
+"""GF(p): machine integers in [0, p), modulo a prime p ≤ 2⁶¹−1. modular.py multiplies them."""
 
 from __future__ import annotations
 
@@ -55,8 +52,6 @@ class FiniteField(ArraySystem):
             raise ZeroDivisionError(f"{x} has no image in {self.name}: its denominator is 0 there")
         return x.numerator * pow(x.denominator, -1, self.p) % self.p
 
-    # Elementwise. 0 ≤ entries < p, in operands and results.
-
     def add(self, x: Planes, y: Planes) -> Planes:
         return (modular.subtract_once(x[0] + y[0], self.p),)
 
@@ -81,7 +76,7 @@ class FiniteField(ArraySystem):
         return self.wrap(self.add(self.mul((high,), (np.asarray(1 << modular.HALF),)), (low,)))
 
     def _inverse(self, x: HostArray) -> HostArray:
-        """Inverses, from those of half as many products: 1/a = b/ab, 1/b = a/ab (Montgomery 1987)."""
+        """Inverses by those of half as many products: 1/a = b/ab, 1/b = a/ab (Montgomery 1987)."""
         if x.size <= SINGLY:
             return np.array([pow(a, -1, self.p) for a in x.tolist()], dtype=np.int64)
         half = (x.size + 1) // 2  # the middle one of an odd number is in both halves

@@ -11,14 +11,16 @@ import importlib
 import math
 import operator
 import warnings
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any, cast
 
+import array_api_compat
 import numpy as np
 
 from ..arrays import Array, HostArray, Namespace
 from ..errors import NotDefined, choose
-from .array import Frequencies, System, SystemArray, elementwise, fractions, host, require
+from .array import Frequencies, System, SystemArray, elementwise, fractions, host, refuse_argument, require
 from .formats import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -34,12 +36,10 @@ _namespaces: dict[type, Namespace] = {}  # by the type of arrays
 
 
 def array_namespace(x: Array) -> Namespace:
-    """The array namespace of x. array_api_compat finds any by its type, but slowly: once is enough."""
+    """The array namespace of x. array_api_compat finds it by the type of x, but slowly, so once."""
     if isinstance(x, SystemArray):
         return cast(Namespace, x.system)
     if type(x) not in _namespaces:
-        import array_api_compat
-
         example = np.empty(0) if isinstance(x, np.ndarray) else x  # JAX makes arrays of NumPy that count as its own
         _namespaces[type(x)] = cast(Namespace, array_api_compat.array_namespace(example))
     return _namespaces[type(x)]
@@ -47,15 +47,11 @@ def array_namespace(x: Array) -> Namespace:
 
 def device(x: Array) -> Any:
     """The device of x. array_api_compat finds any, but is slow for NumPy."""
-    if isinstance(x, np.ndarray | SystemArray):
-        return "cpu"
-    import array_api_compat
-
-    return array_api_compat.device(x)
+    return "cpu" if isinstance(x, np.ndarray | SystemArray) else array_api_compat.device(cast(Any, x))
 
 
 def require_of(x: Array, capability: str, who: str) -> None:
-    """Refuse an array whose system lacks what `who` needs. Of floats, complex ones lack an order."""
+    """Refuse an array whose system lacks what `who` needs. Complex floats lack an order."""
     if isinstance(x, SystemArray):
         require(x.system, capability, who)
     elif capability == "ordered" and "complex" in str(x.dtype):
@@ -127,10 +123,7 @@ def itemsize(x: Array) -> int:
 
 
 class Pieces:
-    """concat(pieces, axis=-2), of a shape known beforehand and in the numbers of `like`.
-
-    Pieces of NumPy are written into one array as they come.
-    """
+    """concat(pieces, axis=-2), of this shape, like `like`. NumPy's are written into one array."""
 
     def __init__(self, like: Array, shape: tuple[int, ...]) -> None:
         self.like, self.shape, self.n = like, shape, 0
@@ -161,7 +154,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 class Float(System):
-    """One library, dtype and device: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`."""
+    """Floats of a library: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`."""
 
     words = ("float64", "float32", "float16")
 
@@ -172,18 +165,14 @@ class Float(System):
             module = importlib.import_module(library)
         except ImportError as error:
             raise ImportError(f"{library} is not installed: pip install 'refimpl[{LIBRARIES[library]}]'") from error
-        if isinstance(device, str) and library == "array_api_strict":
-            device = module.Device(device)
-        if isinstance(device, str) and library == "jax.numpy":
-            device = importlib.import_module("jax").devices(device)[0]
+        if isinstance(device, str) and library in ("array_api_strict", "jax.numpy"):
+            jax = library == "jax.numpy"
+            device = importlib.import_module("jax").devices(device)[0] if jax else module.Device(device)
         xp = array_namespace(module.zeros(0))
         wanted, floating = getattr(module, dtype, None), False
-        try:
-            with warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
-                got = xp.zeros(0, dtype=wanted).dtype
+        with suppress(TypeError), warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
+            got = xp.zeros(0, dtype=wanted).dtype
             floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
-        except TypeError:
-            floating = False
         if not floating:
             raise ValueError(f"Float: {library} has no floating dtype {dtype!r}")
         if got != wanted:
@@ -213,6 +202,7 @@ class Float(System):
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> Float:
+        refuse_argument(word, argument)
         return cls("numpy", word)
 
     @property
@@ -247,7 +237,7 @@ class Float(System):
         return self.place(rounded)
 
     def place(self, x: HostArray) -> Array:
-        """Float64, rounded on the host, then passed on in a narrow dtype that every library takes."""
+        """Float64, rounded on the host, then passed on in a dtype that every library takes."""
         if self.kind in ("float32", "float16", "bfloat16"):
             x = round_to(x, self.kind).astype(np.float32)
         return self.xp.astype(self.xp.asarray(x, device=self.device), self.dtype)
@@ -264,9 +254,9 @@ class Float(System):
         return self.place(cos), self.place(sin)
 
 
-# θ/2π = T/2⁶⁴ + τ with T an integer. uint64 computes p T modulo 2⁶⁴, so whole turns drop out without
-# rounding. Quarter turns drop out next, and the angle that is left is small: it is below 0.8 in size
-# and wrong by less than 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
+# θ/2π = T/2⁶⁴ + τ with T an integer. uint64 computes p T modulo 2⁶⁴, so whole turns drop out
+# without rounding. Quarter turns drop out next, and the angle that is left is small: below 0.8 in
+# size and wrong by less than 0.8·2⁻⁵², to which cos and sin add 2⁻⁵³.
 def host_angles(frequencies: Frequencies, positions: Any) -> tuple[HostArray, HostArray]:
     """cos and sin of pθ in float64, right to 2⁻⁵¹ at any position up to 2⁵³, for θ up to 2⁶⁴."""
     whole, part = _turns(tuple(frequencies))

@@ -28,13 +28,12 @@ class Plan(NamedTuple):
     """A matrix product by left × right digits of that many bits, at most `block` terms at a time.
 
     One digit is the balanced residue; 0 digits mean the residue as it is stored.
-    sizes : of the largest digits, left and right
     """
 
     left: int
     right: int
     bits: int
-    sizes: tuple[int, int]
+    sizes: tuple[int, int]  # of the largest digits, left and right
     block: int
 
 
@@ -72,12 +71,10 @@ def cost(way: Plan, terms: int) -> int:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of large arrays for the next ones.
+    """Let glibc keep the memory of large arrays: page faults can take longer than the arithmetic.
 
-    The page faults of fresh memory can take longer than the arithmetic on it. glibc keeps freed
-    memory up to twice the size of the largest array it has seen freed, of those up to 32 MB
-    (mallopt(3), M_MMAP_THRESHOLD). So one such array is made and freed, before the first large
-    product. Other C libraries are not affected.
+    It keeps freed memory up to twice the size of the largest array it has seen freed, of those up
+    to 32 MB (mallopt(3), M_MMAP_THRESHOLD), so one such array is made and freed.
     """
     np.empty(2**25 - 2**16, np.uint8)
 
@@ -89,13 +86,11 @@ def matmul(a: HostArray, b: HostArray, p: int) -> HostArray:
         parts = (matmul(a[..., k], b[..., k, :], p) for k in blocks)
         return functools.reduce(lambda x, y: subtract_once(x + y, p), parts)
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    large = a.shape[-2] * max(b.shape[-2:]) >= PIECE
-    if large:
-        keep_freed_memory()
     products = np.empty((*lead, a.shape[-2], b.shape[-1]), np.int64)
-    if not large:
+    if a.shape[-2] * max(b.shape[-2:]) < PIECE:
         product(a, b, p, products)
     else:  # one by one, so that intermediate arrays stay small
+        keep_freed_memory()
         a, b = np.broadcast_to(a, lead + a.shape[-2:]), np.broadcast_to(b, lead + b.shape[-2:])
         for i in np.ndindex(lead):
             product(a[i], b[i], p, products[i])
@@ -118,8 +113,10 @@ def product(a: HostArray, b: HostArray, p: int, total: HostArray) -> None:
                 block = slice(k, k + way.block)
                 np.matmul(left[i][..., block], right[power - i][..., block, :], out=part)
                 np.add(total, part, out=total, dtype=np.int64, casting="unsafe")
-        if power:
-            shift_bits(total, way.bits, p)
+        # Times 2^bits modulo p, to within p/2 and a little. The two products wrap around modulo
+        # 2⁶⁴, but their difference is small, so it is right.
+        for piece, _ in pieces(total) if power else ():
+            piece[:] = (piece << way.bits) - np.rint(piece * (2.0**way.bits / p)).astype(np.int64) * p
     residue(total, p)
 
 
@@ -145,7 +142,7 @@ def digits(x: HostArray, count: int, bits: int, p: int) -> list[HostArray]:
 def floor(x: HostArray, p: int) -> None:
     """x mod p for integers |x| < 2⁵¹ in float64, as int64 in their place.
 
-    (x + ½)/p is at least 1/2p from any integer and computed to within 2⁵¹/p · 2⁻⁵²: its floor is right.
+    (x + ½)/p is at least 1/2p from any integer and right to within 2⁵¹/p · 2⁻⁵²: so is its floor.
     """
     if x.size < PIECE:
         x.view(np.int64)[...] = x.astype(np.int64) % p
@@ -159,15 +156,6 @@ def floor(x: HostArray, p: int) -> None:
         np.subtract(part, quotient, part)
         np.add(part, top, part)  # its last 52 bits are the integer
         np.bitwise_and(part.view(np.int64), LAST, part.view(np.int64))
-
-
-def shift_bits(x: HostArray, bits: int, p: int) -> None:
-    """x 2^bits modulo p, in place, to within p/2 and a little.
-
-    The two products wrap around modulo 2⁶⁴, but their difference is small, so it is right.
-    """
-    for part, _ in pieces(x):
-        part[:] = (part << bits) - np.rint(part * (2.0**bits / p)).astype(np.int64) * p
 
 
 def subtract_once(x: HostArray, p: int) -> HostArray:
@@ -195,29 +183,23 @@ def residue(x: HostArray, p: int) -> HostArray:
 
 
 def multiply(a: HostArray, b: HostArray, p: int) -> HostArray:
-    """a b mod p, entry by entry."""
-    if p < 2**31:
-        return residue(a * b, p)
-    modes = [["readonly"], ["readonly"], ["writeonly", "allocate"]]
-    flags: Any = ["external_loop", "buffered"]
-    with np.nditer([a, b, None], flags, modes, [np.int64] * 3, buffersize=PIECE) as parts:  # type: ignore[arg-type]
-        for u, v, both in parts:
-            both[...] = multiply_wide(u, v, p)
-        return parts.operands[2]
-
-
-def multiply_wide(a: HostArray, b: HostArray, p: int) -> HostArray:
-    """a b mod p for p > 2³¹, by b = high 2³¹ + low: t = a high mod p, and then t 2³¹ + a low.
+    """a b mod p, entry by entry; for p > 2³¹, b = high 2³¹ + low, t = a high mod p, t 2³¹ + a low.
 
     The quotients by p are below 2³⁰ and 2³², so float64 finds each to within 1/2 + 2⁻¹⁸. The
     remainders are less than 0.51 p < 2⁶³ in size, so they are right, although the products on both
     sides of the minus wrap around modulo 2⁶⁴.
     """
-    high, low, part = b >> HALF, b & ((1 << HALF) - 1), a * (1 / p)
-    t = a * high - np.rint(part * high).astype(np.int64) * p
-    r: HostArray = (t << HALF) + a * low - np.rint(t * (2.0**HALF / p) + part * low).astype(np.int64) * p
-    r += p & (r >> 63)
-    return r
+    if p < 2**31:
+        return residue(a * b, p)
+    modes = [["readonly"], ["readonly"], ["writeonly", "allocate"]]
+    flags: Any = ["external_loop", "buffered"]
+    with np.nditer([a, b, None], flags, modes, [np.int64] * 3, buffersize=PIECE) as parts:  # type: ignore[arg-type]
+        for u, v, r in parts:
+            high, low, part = v >> HALF, v & ((1 << HALF) - 1), u * (1 / p)
+            t = u * high - np.rint(part * high).astype(np.int64) * p
+            r[...] = (t << HALF) + u * low - np.rint(t * (2.0**HALF / p) + part * low).astype(np.int64) * p
+            r += p & (r >> 63)
+        return parts.operands[2]
 
 
 def pieces(x: HostArray) -> Iterator[tuple[HostArray, HostArray]]:

@@ -59,7 +59,8 @@ class Multiprecision(ObjectSystem):
         """
         y = self.right_factor(x, y)
         a, b = x.planes[0], np.swapaxes(y.planes[0], -1, -2)
-        left, right = (align(a), align(b)) if slices.terms(x, y) > SMALL else (None, None)
+        terms = min(a.size * b.shape[-2], b.size * a.shape[-2])  # products of two entries, at least
+        left, right = (align(a), align(b)) if terms > SMALL else (None, None)
         if not left or not right:
             wide = self._exact.convert  # the context of this system may be in use in other threads
             total = super().matmul(*(self.wrap((elementwise(wide, v.planes[0]),)) for v in (x, y)))
@@ -91,7 +92,7 @@ WIDE = 2**12  # bits from which it is faster, too
 
 
 def align(x: HostArray) -> tuple[slices.Integers, HostArray] | None:
-    """(m, e) with x = m 2^e: integers below 2^WIDE, an exponent for each row; None if impossible."""
+    """(m, e) with x = m 2^e: integers below 2^WIDE, an exponent a row; None if impossible."""
     try:
         parts = [v._mpf_ for v in x.flat]
         flat = (np.fromiter(map(itemgetter(i), parts), np.int32, len(parts)) for i in (0, 2, 3))

@@ -17,7 +17,7 @@ import numpy as np
 from ..arrays import HostArray
 from ..errors import choose
 from . import slices
-from .array import ObjectSystem, SystemArray, as_fraction, elementwise
+from .array import ObjectSystem, SystemArray, as_fraction, elementwise, refuse_argument
 
 # The plain loop of a matrix product is faster up to so many terms, and from so many bits on.
 SMALL, WIDE = {"fractions": 30, "gmpy2": 2000}, {"fractions": 2**13, "gmpy2": 2**9}
@@ -39,7 +39,7 @@ class Rational(ObjectSystem):
 
     @functools.cached_property
     def make(self) -> Callable[[Any, Any], Any]:
-        """Makes a number of numerator and denominator. Importing gmpy2 takes a while, so it waits."""
+        """Makes a number of numerator and denominator. To import gmpy2 takes a while: it waits."""
         if self.maker == "gmpy2" or (self.maker is None and importlib.util.find_spec("gmpy2")):
             import gmpy2
 
@@ -48,6 +48,7 @@ class Rational(ObjectSystem):
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> Rational:
+        refuse_argument(word, argument)
         return QQ
 
     def number(self, x: Fraction) -> Any:
@@ -61,10 +62,7 @@ class Rational(ObjectSystem):
         return SMALL[self.make.__module__]
 
     def large_product(self, x: SystemArray, y: SystemArray) -> SystemArray | None:
-        """A product of integers: each row of x and each column of y has a common denominator.
-
-        Only one fraction is reduced for each entry of the result.
-        """
+        """By integers: rows of x, columns of y over common denominators; one reduction an entry."""
         (m, d), (n, e) = over_common_denominator(x.planes[0], -1), over_common_denominator(y.planes[0], -2)
         if max(map(int.bit_length, (*d.flat, *e.flat))) > WIDE[self.make.__module__]:
             return None

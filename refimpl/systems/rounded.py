@@ -87,7 +87,6 @@ class Rounded(ArraySystem):
         return self.sum(self.wrap((a[..., :, :, None] * b[..., None, :, :],)), axis=-2)
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
-        """Uniform over [-1, 1), rounded."""
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
     def angles(self, frequencies: Frequencies, positions: Any) -> tuple[SystemArray, SystemArray]:

@@ -111,7 +111,7 @@ class RunningError(ArraySystem):
 
     @quiet()
     def maximum(self, x: SystemArray, y: SystemArray) -> SystemArray:
-        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); the larger one's, where its order is certain"""
+        """|max(a',b') − max(A,B)| ≤ max(|a'−A|, |b'−B|); the larger one's, if order is certain"""
         (a, e), (b, f) = x.planes, y.planes
         open_order = self.eq((a, 2 * e), (b, 2 * f))
         return self.wrap((np.maximum(a, b), np.where(open_order, np.maximum(e, f), np.where(a < b, f, e))))
@@ -138,22 +138,19 @@ class RunningError(ArraySystem):
 
     @quiet()
     def function(self, name: str, x: SystemArray) -> SystemArray:
-        value, error = x.planes
-        result = getattr(np, name)(value)
+        wide, error = x.planes[0].astype(np.float64), x.planes[1]
+        result, spread, least = getattr(np, name)(x.planes[0]), error, wide - 2 * error  # cos, sin, tanh: slope ≤ 1
         if name == "exp":
             # |e^a' − e^A| ≤ e^A (e^|a'−A| − 1) and e^A ≤ e^a e^|a−A|; e^a is near the result
             top = (np.abs(result.astype(np.float64)) / (1 - LIBM * self.u) + self.tiny) * np.exp(error)
-            return self.wrap(self._result(result, top * np.expm1(error), LIBM))
-        if name == "sqrt":  # |√a' − √A| = |a'−A|/(√a'+√A) ≤ √|a'−A|
-            wide = value.astype(np.float64)
-            slope = np.sqrt(np.maximum(wide - error, 0)) + np.sqrt(np.maximum(wide - 2 * error, 0))
+            spread = top * np.expm1(error)
+        elif name == "sqrt":  # |√a' − √A| = |a'−A|/(√a'+√A) ≤ √|a'−A|
+            slope = np.sqrt(np.maximum(wide - error, 0)) + np.sqrt(np.maximum(least, 0))
             # Where a' < 0 is possible, some execution has no root.
             spread = np.where(wide < 2 * error, np.inf, np.fmin(error / slope, np.sqrt(error)))
-            return self.wrap(self._result(result, spread, LIBM))
-        if name == "log":  # |log a' − log A| ≤ |a'−A|/min(a', A)
-            least = value.astype(np.float64) - 2 * error
-            return self.wrap(self._result(result, np.where(least > 0, error / least, np.inf), LIBM))
-        return self.wrap(self._result(result, error, LIBM))  # cos, sin, tanh: slope ≤ 1
+        elif name == "log":  # |log a' − log A| ≤ |a'−A|/min(a', A)
+            spread = np.where(least > 0, error / least, np.inf)
+        return self.wrap(self._result(result, spread, LIBM))
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over [-1, 1), rounded, without error."""

@@ -10,7 +10,6 @@ all entries at once.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,6 @@ class Integers(NamedTuple):
     up: Any = 0
 
     def values(self) -> HostArray:
-        """The integers themselves."""
         return np.asarray(self.sign * self.m << self.up)
 
 
@@ -53,11 +51,6 @@ def matmul(x: Integers, y: Integers) -> HostArray:
         first, stop, ahead = max(0, d - q + 1), min(d, p - 1) + 1, q - 1 - d
         diagonals.append(left[..., first * K : stop * K] @ right[..., (first + ahead) * K : (stop + ahead) * K, :])
     return recombine(diagonals, bits)
-
-
-def terms(x: Any, y: Any) -> int:
-    """The least number of products of two entries in x @ y."""
-    return int(min(math.prod(x.shape) * y.shape[-1], math.prod(y.shape) * x.shape[-2]))
 
 
 def slicing_pays(m: int, K: int, n: int, products: int) -> bool:

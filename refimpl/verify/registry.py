@@ -21,7 +21,11 @@ from .ways import way_of
 MODULES = [
     importlib.import_module(f"{theorems.__name__}.{found.name}") for found in pkgutil.iter_modules(theorems.__path__)
 ]
-THEOREMS: dict[str, Theorem] = {t.name: t for module in sorted(MODULES, key=lambda m: m.ORDER) for t in module.THEOREMS}
+ALL = [t for module in sorted(MODULES, key=lambda m: getattr(m, "ORDER", 100)) for t in module.THEOREMS]
+THEOREMS: dict[str, Theorem] = {t.name: t for t in ALL}
+if len(THEOREMS) < len(ALL):
+    twice = sorted({t.name for t in ALL if THEOREMS[t.name] is not t})
+    raise ValueError(f"verify: every theorem must have a name of its own, got {', '.join(twice)} twice")
 
 
 def default_systems(seed: int) -> list[System]:

@@ -414,14 +414,20 @@ TYPE_ERRORS: Table = {
     ),
     "Kernel: `rope` must be a Rope, got function": lambda: ri.Kernel(rope=table(2)),
     "Kernel: `normalise` must be a bool, got int": lambda: ri.Kernel(normalise=1),
-    "linear_attention: `kernel` must be a Kernel, got str": lambda: la(q, k, v, "relu"),
-    "features: `kernel` must be a Kernel, got Rope": lambda: ri.state.features(q, k, before),
-    "absorb: `kernel` must be a Kernel, got function": lambda: ri.state.absorb(
+    "linear_attention: `kernel` must be a Kernel, such as Kernel('elu+1'), got str": lambda: la(q, k, v, "relu"),
+    "features: `kernel` must be a Kernel, such as Kernel('elu+1'), got Rope": lambda: ri.state.features(q, k, before),
+    "absorb: `kernel` must be a Kernel, such as Kernel('elu+1'), got function": lambda: ri.state.absorb(
         State(S, z), k, v, ri.feature_maps.identity
     ),
-    "shift: `kernel` must be a Kernel, got Rope": lambda: ri.state.shift(State(S, z), 1, before),
-    "join: `kernel` must be a Kernel, got Rope": lambda: ri.state.join(State(S, z), State(S, z), before),
-    "remove: `kernel` must be a Kernel, got NoneType": lambda: ri.state.remove(State(S, z), State(S, z), None),
+    "shift: `kernel` must be a Kernel, such as Kernel('elu+1'), got Rope": lambda: ri.state.shift(
+        State(S, z), 1, before
+    ),
+    "join: `kernel` must be a Kernel, such as Kernel('elu+1'), got Rope": lambda: ri.state.join(
+        State(S, z), State(S, z), before
+    ),
+    "remove: `kernel` must be a Kernel, such as Kernel('elu+1'), got NoneType": lambda: ri.state.remove(
+        State(S, z), State(S, z), None
+    ),
     "softmax_attention: `rope` must be a Rope, got function": lambda: soft(q, k, v, rope=table(2)),
     "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got 2": lambda: ri.Kernel(2),
     "Kernel: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": {

@@ -193,7 +193,7 @@ TYPE_ERRORS: Table = {
     "Config: `phi` must be a function, a name, or a pair (φ_q, φ_k) of them, got None": lambda: Config(1, 3, phi=None),
     "Config: `rope` must be a Rotary, got Rope": lambda: Config(1, 3, rope=before),
     # Models
-    "Model: `config` must be a Config or an Rwkv, got dict": lambda: ri.Model({}, W),
+    "Model: `config` must be a Config or another Family, got dict": lambda: ri.Model({}, W),
     "Model: `gain` has dtype float32, `layers.0.W_Q` has float64; convert one of them explicitly": lambda: ri.Model(
         config, W | {"gain": W["gain"].astype(np.float32)}
     ),

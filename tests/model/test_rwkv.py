@@ -462,7 +462,7 @@ def test_words(tmp_path: Path) -> None:
     _, states = rwkv(config, weights, [1])
     lacking = {name: w for name, w in weights.items() if name != "layers.1.blend"}
     for arguments, options, kind, message in (
-        (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config or an Rwkv, got str"),
+        (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config or another Family, got str"),
         ((config, [], [1]), {}, TypeError, "Model: `weights` must be a Mapping, got list"),
         ((config, weights | {"layers.0.blend": 0}, [1]), {}, ValueError, "Model: `weights` must be one of"),
         (
