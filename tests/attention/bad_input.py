@@ -16,6 +16,7 @@ import refimpl as ri
 from refimpl import GF, MP, QQ, KVCache, NotDefined, NotFinite, Rope, State, ZeroDenominator, balls
 from refimpl.attention.memory import join, write
 from tests.helpers.bad_input import (
+    FEATURE_MAPS,
     F,
     Q,
     S,
@@ -208,11 +209,9 @@ VALUE_ERRORS: Table = {
         table(2), placement="befor"
     ),
     "Rope: `placement` must be one of after, before, got None": lambda: Rope(table(2), placement=None),
-    (
-        "feature_map: `name` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, polynomial(1), "
-        "polynomial(2), relu, relu2, "
-        "taylor2, got 'rleu'; did you mean 'relu'?"
-    ): lambda: la(q, k, v, ri.Kernel("rleu")),
+    (f"feature_map: `name` must be one of {FEATURE_MAPS}, got 'rleu'; did you mean 'relu'?"): lambda: la(
+        q, k, v, ri.Kernel("rleu")
+    ),
     # Sizes
     (
         "linear_attention: `mask` must be 'causal', 'full' or a prefix length, an integer between 0 and 5, got -1"
@@ -259,9 +258,7 @@ VALUE_ERRORS: Table = {
     )([1]),
     # Feature maps by name
     (
-        "feature_map: `name` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, polynomial(1), "
-        "polynomial(2), relu, relu2, "
-        "taylor2, got 'polynomial(x)'; did you mean 'polynomial(2)'?"
+        f"feature_map: `name` must be one of {FEATURE_MAPS}, got 'polynomial(x)'; did you mean 'polynomial(2)'?"
     ): lambda: ri.feature_map("polynomial(x)"),
     # Memories
     "write: `v` must have shape (..., 5, values) to match `y`, got (4, 2)": lambda: write(directions, k, a(4, m)),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import refimpl as ri
 from refimpl import GF, MP, QQ, Float, balls
 from tests.helpers.assertions import informative, says
+from tests.helpers.bad_input import FEATURE_MAPS
 
 shapes = st.tuples(st.integers(0, 3), st.integers(1, 4))
 
@@ -136,7 +137,7 @@ def test_families_by_name(name, phi):
 )
 def test_names_of_no_family(name):
     hint = "" if name == "hedgehog(2)" else "; did you mean"
-    with says(ValueError, f"polynomial(2), relu, relu2, taylor2, got {name!r}{hint}"):
+    with says(ValueError, f"{FEATURE_MAPS}, got {name!r}{hint}"):
         ri.feature_map(name)
 
 

@@ -17,6 +17,7 @@ from refimpl.files.models.gpt2 import read_gpt2
 from refimpl.files.models.llama import read_llama2c
 from refimpl.files.tokenizers.tokenizer_files import read_llama_tokenizer
 from tests.helpers.bad_input import (
+    FEATURE_MAPS,
     F,
     Table,
     W,
@@ -96,11 +97,7 @@ VALUE_ERRORS: Table = {
         q, k, v, cache=KVCache(put(k, (0, 0), nan), v, keep, n)
     ),
     # Feature maps by name
-    (
-        "feature_map: `name` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, polynomial(1), "
-        "polynomial(2), relu, relu2, "
-        "taylor2, got None"
-    ): lambda: ri.feature_map(None),
+    (f"feature_map: `name` must be one of {FEATURE_MAPS}, got None"): lambda: ri.feature_map(None),
     # Models on disk
     "save: `model` must carry biases to save them alone, got none": lambda: ri.save("m", model, biases_only=True),
     "load: m: `format` must be 'refimpl 1', as `save` writes it, got 'pt'": lambda: loaded(format="pt"),

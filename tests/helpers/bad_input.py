@@ -90,3 +90,8 @@ converted = ri.convert(model, [3, 1, 4])
 bias = converted.biases[0]
 kept = ri.convert(softmax_model, [3, 1, 4]).biases[0]
 remembering = ri.convert(softmax_model, [3, 1, 4], by=Compression("positive", 4))
+
+# Every name of a feature map, as an error lists them.
+FEATURE_MAPS = ", ".join(
+    sorted([*ri.FEATURE_MAPS, *(f"{family}({i})" for family in ("dpfp", "polynomial") for i in (1, 2))])
+)

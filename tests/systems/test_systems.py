@@ -36,7 +36,17 @@ from refimpl import (
     system,
     system_of,
 )
-from refimpl.systems import ArraySystem, ObjectSystem, System, balls, finite_field, fractions, is_prime, require
+from refimpl.systems import (
+    ArraySystem,
+    ObjectSystem,
+    System,
+    balls,
+    classes_by_word,
+    finite_field,
+    fractions,
+    is_prime,
+    require,
+)
 from refimpl.systems.array import SystemArray, host
 from refimpl.systems.balls import Balls
 from refimpl.systems.finite_field import FiniteField
@@ -139,9 +149,11 @@ def test_names_and_system_by_name():
     for name, message in [
         (
             "GFF(7)",
-            "system: `name` must be one of GF, Q, balls, dependencies, float16, float32, float64, mpmath, rounded, "
-            "got 'GFF'; did you mean 'GF'?",
+            f"system: `name` must be one of {', '.join(sorted(classes_by_word()))}, got 'GFF'; did you mean 'GF'?",
         ),
+        ("Q(i)", "system: `name` must be 'Q' without brackets, got Q(i)"),
+        ("float64(2)", "system: `name` must be 'float64' without brackets, got float64(2)"),
+        ("dependencies(x)", "system: `name` must be 'dependencies' without brackets, got dependencies(x)"),
         ("GF(x)", "system: `name` must have an integer in its brackets, got 'GF(x)'"),
         ("rounded(float19)", "did you mean 'float16'?"),
         (
@@ -179,6 +191,17 @@ def test_a_new_system_is_one_file(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.returncode == 0 and "ratios  EXACT" in run.stdout, run.stdout + run.stderr
+
+
+def test_capabilities_are_known_and_may_be_listed_in_any_way():
+    from refimpl.systems import ObjectSystem
+
+    class Listed(ObjectSystem):
+        name, can = "listed", ("ring", "field")
+
+    assert Listed.can == frozenset({"ring", "field"})
+    with says(ValueError, "Wrong: `can` must be one of field, ordered, real, ring, got 'rings'; did you mean 'ring'?"):
+        type("Wrong", (ObjectSystem,), {"name": "wrong", "can": ("rings",)})
 
 
 def test_ways_and_labels():
