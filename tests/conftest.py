@@ -29,7 +29,9 @@ def pytest_collection_modifyitems(config, items):
     last = [item for item in items if item.get_closest_marker("whole_session")]
     items[:] = [item for item in items if item not in last]
     chosen = config.option.keyword or config.option.markexpr or any("::" in arg for arg in config.args)
-    if not chosen and {item.path for item in items} >= set(Path(__file__).parent.rglob("test_*.py")):
+    # Without every library, tests are skipped: CI's second run has them all.
+    complete = os.environ.get("REFIMPL_NO_SKIP")
+    if complete and not chosen and {item.path for item in items} >= set(Path(__file__).parent.rglob("test_*.py")):
         items += last
     else:
         config.hook.pytest_deselected(items=last)

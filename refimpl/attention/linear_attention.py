@@ -36,7 +36,7 @@ from ..checks import (
     visible_keys,
 )
 from ..errors import NotDefined, NotFinite, ZeroDenominator
-from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums, surely_finite
+from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums
 from .feature_maps import FeatureMap, Kernel, check_kernel, identity
 from .past import Past
 
@@ -256,8 +256,8 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
             num, den = padded_zero_over_one(text.keep[..., n : n + num.shape[-2], :], num, den)
         o.append(divide(who, num, den, start=n) if normalise else require_finite(who, "the output", num, start=n))
         n += num.shape[-2]
-    if not (surely_finite(S) and surely_finite(z)):
-        require_finite(who, "S", S, ("feature", "column"))
+    require_finite(who, "S", S, ("feature", "column"))
+    if state is None or state.z is not None:
         require_finite(who, "z", z, ("feature",))
     return o.array(), State(S, z if state is None or state.z is not None else None, position)
 
@@ -427,7 +427,7 @@ def linear_attention_chunked(
     Cost     O(n (r m + chunk (r + m))), memory O(chunk (chunk + r) + r m) for each head
     """
     if chunk is not None:
-        check_integer("linear_attention_chunked", "chunk", chunk, least=1)
+        chunk = check_integer("linear_attention_chunked", "chunk", chunk, least=1)
     return evaluate(chunks, "linear_attention_chunked", q, k, v, kernel, mask, state, padding, chunk)
 
 

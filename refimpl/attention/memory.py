@@ -14,6 +14,7 @@ Source   Chen et al. 2024 (ICLAA); the carried scale, feature by feature, is our
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -40,14 +41,22 @@ class LogFeatures(Protocol):
     """
 
     @property
+    @abstractmethod
     def positive(self) -> bool: ...
     @property
+    @abstractmethod
     def directions(self) -> dict[str, Array] | None: ...
+    @abstractmethod
     def log(self, x: Array, /) -> tuple[Array, Array]: ...
+    @abstractmethod
     def features(self, d: int) -> int: ...
+    @abstractmethod
     def rotated(self, rope: Rope, by: int) -> Self: ...
+    @abstractmethod
     def map_arrays(self, f: Callable[[Array, int], Array]) -> Self: ...
+    @abstractmethod
     def arrays(self) -> dict[str, Array]: ...
+    @abstractmethod
     def metadata(self) -> dict[str, Any]: ...
 
     @property

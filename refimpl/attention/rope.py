@@ -58,6 +58,7 @@ class Rope:
     def turn(self, x: Array, cos: Array, sin: Array) -> Array:
         """The rows of x, rotated by the rows of a table."""
         check_kinds("Rope", x=x, cos=cos, sin=sin)
+        check_shape("Rope", "sin", sin, *cos.shape, like="to match `cos`")
         if 2 * cos.shape[-1] > x.shape[-1]:
             check_pairs("Rope", x, cos.shape[-1])
         return turn_pairs(x, cos, sin, self.layout)

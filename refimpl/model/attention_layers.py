@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import prod
+from numbers import Integral
 from typing import Any, Self
 
 from ..arrays import Array
@@ -190,7 +191,10 @@ class Config(Family):
         if not all(isinstance(phi, str) for phi in both):
             raise NotDefined("φ must be given by name, as in Config(phi='elu+1'); a function cannot be written")
         phi = both[0] if both[0] == both[1] else both
-        return asdict(replace(self, phi=phi)) | {"epsilon": str(self.epsilon)}
+        own = {
+            name: x if isinstance(x, bool) else int(x) for name, x in asdict(self).items() if isinstance(x, Integral)
+        }
+        return asdict(replace(self, phi=phi)) | own | {"epsilon": str(self.epsilon)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

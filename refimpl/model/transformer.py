@@ -131,7 +131,7 @@ class Model:
     kernel: Kernel = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.config, "layer", None)):
+        if isinstance(self.config, type) or not callable(getattr(self.config, "layer", None)):
             raise TypeError(f"Model: `config` must be a Config or another Family, got {type(self.config).__name__}")
         check_type("Model", "weights", self.weights, Mapping)
         self.weights = dict(self.weights)  # a defensive copy

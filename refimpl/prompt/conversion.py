@@ -48,7 +48,7 @@ from ..attention.random_features import same_draw
 from ..attention.softmax_attention import KVCache
 from ..checks import check_integer, check_scalar, check_type, is_zero
 from ..errors import NotDefined, NotFinite, choose
-from ..model.transformer import AttentionCall, Between, Model, Pass, check_text, embed, run_layers
+from ..model.transformer import Between, Model, Pass, check_text, embed, run_layers
 from ..systems.floats import array_namespace, device
 
 # (keys, values, expected queries, layer) -> memory; see compression/
@@ -91,8 +91,8 @@ def convert(
         check_scalar("convert", "strength", strength, weights=model.like)
     if by is not None and model.config.past is not KVCache:
         raise NotDefined("convert: `by` makes a memory for softmax attention; this model converts exactly without it")
-    calls: list[tuple[int, AttentionCall]] = []
-    on_attention = (lambda i, call: calls.append((i, call))) if by else None
+    queries: list[tuple[int, Array]] = []
+    on_attention = (lambda i, call: queries.append((i, call.q))) if by else None
     after, M = model, 0
     for piece in pieces_of(model, prompt, chunk, mask):
         x = embed(after, piece)
@@ -109,15 +109,16 @@ def convert(
         if M and model.config.table and by is None:
             raise NotDefined("convert: absolute positions cannot start again after a prompt; pass restart=False")
         biases = tuple(b.shifted(-M, model.kernel) for b in biases)
-    after = after.carry(biases, (*model.prompts, M))
-    return memorise(after, M, by, calls, strength) if by and M else after
+    store = after.carry if is_one(strength) else after.with_biases  # λ times a sum may overflow
+    after = store(biases, (*model.prompts, M))
+    return memorise(after, M, by, queries, strength) if by and M else after
 
 
 def is_one(strength: Any) -> bool:
-    return isinstance(strength, int) and strength == 1
+    return type(strength) is int and strength == 1
 
 
-def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCall]], strength: Any) -> Model:
+def memorise(model: Model, M: int, by: Maker, queries: list[tuple[int, Array]], strength: Any) -> Model:
     """Replace the last M tokens of each cache by a memory; older tokens and memories stay.
 
     The expected queries are those of the prompt, rotated to positions from the input's first on.
@@ -131,11 +132,11 @@ def memorise(model: Model, M: int, by: Maker, calls: list[tuple[int, AttentionCa
         if is_zero(strength):  # a memory that counts 0 times could still have the largest exponent
             biases.append(rest)
             continue
-        q = xp.concat([call.q for j, call in calls if j == i and call.q.shape[-2]], axis=-2)
+        q = xp.concat([q for j, q in queries if j == i and q.shape[-2]], axis=-2)
         x = rope(q, range(model.position, model.position + M)) if rope else q
         y, v = root * cache.k[..., new, :], cache.v[..., new, :]
         biases.append(replace(rest, memories=add_memory(cache.memories, by(y, v, root * x, i), y, v, strength)))
-    return model.carry(biases, model.prompts)
+    return model.with_biases(biases)
 
 
 def add_memory(memories: tuple[Memory, ...], memory: Memory, y: Array, v: Array, strength: Any) -> tuple[Memory, ...]:
@@ -169,7 +170,7 @@ def unconvert(
         raise NotDefined(f"unconvert: {only}; keep the model without it")
     text = check_text(model, prompt, "unconvert", "prompt")
     M = text.shape[-1 if text.dtype == int else -2]
-    if model.prompts[-1:] != (M,):
+    if model.prompts[-1:] != (M,) or model.biases is None:
         last = f"the last one converted, of {model.prompts[-1]} tokens" if model.prompts else "one that was converted"
         got = f"{M} tokens" if model.prompts else "a model that carries none"
         raise ValueError(f"unconvert: `prompt` must be {last}, got {got}")
@@ -188,7 +189,7 @@ def unconvert(
 
     full = model.carry([replace(b, position=start) for b in biases], model.prompts)
     _, before = run_layers(full, embed(full, text), Pass(without_own_text, mask))
-    return model.carry(before, model.prompts[:-1])
+    return model.with_biases(before, model.prompts[:-1])
 
 
 def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterator[Any]:

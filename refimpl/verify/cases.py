@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Self
@@ -41,13 +42,13 @@ class Shape:
                 if case.valid():
                     yield case
 
+    @abstractmethod
     def valid(self) -> bool:
         """Do the sizes and options go together?"""
-        raise NotImplementedError
 
+    @abstractmethod
     def needs(self, phi: bool) -> Iterator[Needs]:
         """The capabilities that the case needs of a system; those of φ only if `phi`."""
-        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": type(self).__name__, **asdict(self)}

@@ -172,6 +172,10 @@ def require_same_model(model: Model, converted: Model) -> None:
     """Refuse models that differ in anything but their biases."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("check_conversion", name, x, Model)
+    if model.config.past is not State:
+        raise NotDefined(
+            "check_conversion: bounds are known for linearized attention only; compare outputs by fidelity"
+        )
     if converted.config != model.config or converted.biases is None:
         got = "another configuration or no biases"
         raise ValueError(f"check_conversion: `converted` must be `model` with biases, got {got}")

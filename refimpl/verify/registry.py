@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ..errors import choose
 from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
@@ -21,11 +22,18 @@ from .ways import way_of
 MODULES = [
     importlib.import_module(f"{theorems.__name__}.{found.name}") for found in pkgutil.iter_modules(theorems.__path__)
 ]
-ALL = [t for module in sorted(MODULES, key=lambda m: getattr(m, "ORDER", 100)) for t in module.THEOREMS]
-THEOREMS: dict[str, Theorem] = {t.name: t for t in ALL}
-if len(THEOREMS) < len(ALL):
-    twice = sorted({t.name for t in ALL if THEOREMS[t.name] is not t})
-    raise ValueError(f"verify: every theorem must have a name of its own, got {', '.join(twice)} twice")
+
+
+def theorems_by_name(modules: Iterable[Any]) -> dict[str, Theorem]:
+    """The theorems of all modules, in their order. No two have one name."""
+    found = [t for module in sorted(modules, key=lambda m: getattr(m, "ORDER", 100)) for t in module.THEOREMS]
+    named = {t.name: t for t in found}
+    if twice := sorted({t.name for t in found if named[t.name] is not t}):
+        raise ValueError(f"verify: every theorem must have a name of its own, got {', '.join(twice)} twice")
+    return named
+
+
+THEOREMS = theorems_by_name(MODULES)
 
 
 def default_systems(seed: int) -> list[System]:

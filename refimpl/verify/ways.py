@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -181,8 +182,8 @@ class Way:
             return Finding(name, f"{name} has shape {tuple(left.shape)} instead of {tuple(right.shape)}")
         return self.compare_arrays(system, pair, same)
 
-    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
-        raise NotImplementedError
+    @abstractmethod
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding: ...
 
     def verdict(self, tally: Tally) -> Verdict:
         """The verdict on all instances, and the evidence for it."""
@@ -193,9 +194,9 @@ class Way:
             return Verdict("VACUOUS", "the bound is as large as the output in every row")
         return self.agreement(tally)
 
+    @abstractmethod
     def agreement(self, tally: Tally) -> Verdict:
         """The verdict if no instance is wrong and some instance counts."""
-        raise NotImplementedError
 
 
 class Equality(Way):
@@ -301,6 +302,8 @@ class Sampling(Way):
         words = f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {far:.1f} standard errors from {m:.4g}"
         near = far <= FAR
         return Finding(name, "" if near else words, far if near else FAR, error / abs(m), draws=len(x))
+
+    compare_arrays = compare  # draws and their mean have different shapes
 
     def agreement(self, tally: Tally) -> Verdict:
         (furthest, where), error = tally.largest("ratio"), tally.largest("error")[0].error

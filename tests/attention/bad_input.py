@@ -61,6 +61,15 @@ def recalling(**changes: Any) -> Any:
 
 
 VALUE_ERRORS: Table = {
+    "rotate: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: ri.rotate(
+        a(5, 3), a(5, 2), a(5, 2)
+    ),
+    "Rope: `sin` must have shape (..., 5, 1) to match `cos`, got (5, 2)": lambda: la(
+        q, k, v, ri.Kernel(rope=Rope(lambda at: (a(len(at), 1), a(len(at), 2))))
+    ),
+    "softmax_attention_shifted: `k` must have shape (..., 5, 3) to match `q`, got (4, 3)": lambda: (
+        ri.softmax_attention_shifted(q, a(4, 3), v)
+    ),
     # Shapes
     "linear_attention: `q` must have shape (..., tokens, width), got (3,)": lambda: la(a(d), k, v),
     "linear_attention: `k` must have shape (..., 5, 3) to match `q`, got (5, 4)": lambda: la(q, a(n, 4), v),
@@ -297,6 +306,15 @@ VALUE_ERRORS: Table = {
 
 
 TYPE_ERRORS: Table = {
+    "rotate: `x` must be an array (NumPy, torch, JAX, or of a refimpl system), got list": lambda: ri.rotate(
+        [[1.0]], a(1, 0), a(1, 0)
+    ),
+    "interleave: `x` must be an array (NumPy, torch, JAX, or of a refimpl system), got list": lambda: (
+        ri.rope.interleave([[1.0]], pairs=0)
+    ),
+    "deinterleave: `x` must be an array (NumPy, torch, JAX, or of a refimpl system), got list": lambda: (
+        ri.rope.deinterleave([[1.0]], pairs=0)
+    ),
     # Kinds of numbers
     "linear_attention: `q` must be real or complex floating, got int64; convert it explicitly": lambda: la(
         q.astype(int), k, v
@@ -544,6 +562,12 @@ ZERO_DENOMINATORS: Table = {
 
 
 NOT_FINITE: Table = {
+    "linear_attention: z overflows numpy float32: nan or inf at feature 0": lambda: la(
+        np.zeros((2, 1), np.float32),
+        np.full((2, 1), 3e38, np.float32),
+        np.zeros((2, 1), np.float32),
+        ri.Kernel(normalise=False),
+    ),
     # NaN, inf, zero, overflow: which token, which head
     "linear_attention: phi_k(k) overflows numpy float64: nan or inf at token 0, column 0": lambda: la(
         q, k, v, ri.Kernel((ri.feature_maps.identity, lambda x: x * nan))

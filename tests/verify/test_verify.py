@@ -537,3 +537,14 @@ def test_many_instances_must_not_round_twice_as_badly():
     few, many = (check(theorem, ri.Float(), [Case(n, 1, 1) for n in range(1, count)]) for count in (3, 25))
     assert (few.verdict, many.verdict) == ("MEASURED", "FAIL") and many.instances == 24
     assert few.evidence.endswith("in 2 instances, too few to judge")
+
+
+def test_no_two_theorems_have_one_name():
+    from types import SimpleNamespace
+
+    from refimpl.verify.registry import theorems_by_name
+
+    module, other = (SimpleNamespace(THEOREMS=(replace(THEOREMS["iclca"]),)) for _ in range(2))
+    assert list(theorems_by_name([module])) == ["iclca"]
+    with pytest.raises(ValueError, match="every theorem must have a name of its own, got iclca twice"):
+        theorems_by_name([module, other])
