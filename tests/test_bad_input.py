@@ -75,4 +75,7 @@ def test_every_raise_and_every_check_has_refused_something() -> None:
     silent = [(f"{r.path.relative_to(ROOT)}: {r.code}", r.lines[0]) for r in raises.silent()]
     untested = [f"line {line} of {code}" for code, line in silent if code not in UNREACHED]
     assert not untested, "\n".join(untested)
-    assert set(UNREACHED) == {code for code, _ in silent}
+
+
+def test_what_no_test_can_reach_is_still_in_the_source() -> None:
+    assert set(UNREACHED) <= {f"{r.path.relative_to(ROOT)}: {r.code}" for r in refusals()}
