@@ -6,15 +6,18 @@ Run it after `make check`, which leaves coqchk.log in BUILD. There are three aud
 2. `Print Assumptions` of every statement answers "Closed under the global context".
 3. The independent checker has read every module, and found no axiom and no check switched off.
 
-Then BUILD/audited.json lists the digests of the sources; `refimpl verify` reads it.
+Then BUILD/audited.json lists the digests of the sources and, as Coq prints them, of the theorems;
+`refimpl verify` reads it.
 """
 
-import hashlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from refimpl.verify.check import source
+from refimpl.verify.formal import hex_digest, without_comments
 
 ASSUMING = (
     r"Axioms?|Parameters?|Conjectures?|Admitted|admit|give_up|bypass_check|(?:Guard|Positivity|Universe)\s+Checking"
@@ -45,19 +48,9 @@ def main(build: Path, modules: list[str]) -> list[str]:
     return found + assumptions(build, modules, names) + checker((build / "coqchk.log").read_text(encoding="utf-8"))
 
 
-def without_comments(text: str) -> str:
-    """Coq's comments nest."""
-    depth, kept = 0, []
-    for part in re.split(r"(\(\*|\*\))", text):
-        depth += (part == "(*") - (part == "*)")
-        kept.append(part if depth == 0 and part != "*)" else " ")
-    return "".join(kept)
-
-
 def assumptions(build: Path, modules: list[str], names: list[str]) -> list[str]:
     lines = [f"From icl Require {' '.join(modules)}.", *(f"Print Assumptions {name}." for name in names)]
-    (build / "assumptions.v").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    done = subprocess.run(["coqc", "-Q", ".", "icl", "assumptions.v"], cwd=build, capture_output=True, text=True)
+    done = coqc(build, "assumptions.v", lines)
     if done.returncode:
         return [done.stderr]
     closed = done.stdout.count(CLOSED)
@@ -66,6 +59,34 @@ def assumptions(build: Path, modules: list[str], names: list[str]) -> list[str]:
     if closed == len(names) > 0:
         return []
     return ["something is assumed:", *done.stdout.replace(CLOSED, "").split("\n")]
+
+
+def coqc(build: Path, name: str, lines: list[str]) -> subprocess.CompletedProcess[str]:
+    (build / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return subprocess.run(["coqc", "-Q", ".", "icl", name], cwd=build, capture_output=True, text=True)
+
+
+def printed(build: Path, modules: list[str]) -> dict[str, str]:
+    """The digest of every theorem as Coq prints it, in full and without notations."""
+    found = {}
+    names = [
+        f"{module}.{name}"
+        for module in modules
+        for name in re.findall(
+            r"\b(?:Theorem|Corollary)\s+([\w']+)", without_comments((build / f"{module}.v").read_text(encoding="utf-8"))
+        )
+    ]
+    lines = [f"From icl Require {' '.join(modules)}.", "Set Printing All.", *(f"Check icl.{name}." for name in names)]
+    done = coqc(build, "statements.v", lines)
+    if done.returncode:
+        sys.exit(f"audit: not in order\n{done.stderr}")
+    # Each answer begins with the name, perhaps a part of it, at the beginning of a line.
+    answers = re.split(r"\n(?=\S)", done.stdout.strip()) if names else []
+    for name, answer in zip(names, answers, strict=True):
+        who, _, statement = answer.partition(" : ")
+        assert f".{name}".endswith(f".{who.strip()}"), (name, answer)
+        found[name] = hex_digest(" ".join(statement.split()))[:16]
+    return found
 
 
 def checker(log: str) -> list[str]:
@@ -83,9 +104,6 @@ if __name__ == "__main__":
     (build / "audited.json").unlink(missing_ok=True)
     if wrong := main(build, modules):
         sys.exit("\n".join(["audit: not in order", *filter(None, wrong)]))
-    from refimpl.verify.check import source  # what the instances were computed by
-
-    digests = {
-        f"{module}.v": hashlib.sha256((build / f"{module}.v").read_bytes()).hexdigest() for module in modules
-    } | {"refimpl": source()}
-    (build / "audited.json").write_text(json.dumps(digests, indent=1) + "\n", encoding="utf-8")
+    sources = {f"{module}.v": hex_digest((build / f"{module}.v").read_bytes()) for module in modules}
+    seen = {"refimpl": source(), "sources": sources, "statements": printed(build, modules)}  # by refimpl: instances
+    (build / "audited.json").write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")

@@ -30,12 +30,16 @@ SIZES = {
     "model_width": 8,
     "prompt": 6,
     "text": 3,
+    "vocabulary": 11,
+    "past": 6,
+    "tokens": 3,
 }
 PEERS = {
     "bare loop, torch": "torch",
     "fla naive chunk": "fla",
     "fast-transformers": "fast_transformers",
     "flint": "flint",
+    "transformers": "transformers",
 }
 
 
@@ -58,14 +62,29 @@ def hide(folder, *names):
 def test_the_benchmark_runs(tmp_path):
     printed, found = run(tmp_path)
     assert found["sizes"] == SIZES
-    assert {figure["group"] for figure in found["figures"]} == {"attention", "GF", "multiprecision", "model"}
+    assert {figure["group"] for figure in found["figures"]} == {
+        "attention",
+        "GF",
+        "multiprecision",
+        "model",
+        "generation",
+    }
     for row in found["rows"]:
         installed = row["what"] not in PEERS or find_spec(PEERS[row["what"]])
         assert row["why not"] == ("" if installed else "not installed"), row
         assert not installed or 0 < row["min"] <= row["median"], row
         assert row.get("off", 0) <= row.get("allowed", 0), row
     judged = {row["what"] for row in found["rows"] if "off" in row}
-    assert judged >= {"chunked", "recurrent", "bare loop, NumPy", "chunked, two threads", "GF(p)", "MP", "mpf"}
+    assert judged >= {
+        "chunked",
+        "recurrent",
+        "bare loop, NumPy",
+        "chunked, two threads",
+        "GF(p)",
+        "MP",
+        "mpf",
+        "generation",
+    }
     for figure in found["figures"]:
         value, target = figure["of minima"], figure["target"].split()
         assert figure["what"] in printed

@@ -18,7 +18,7 @@ from tests.helpers.source import ROOT, imported, is_package, modules
 
 # from the lowest to the highest; the modules of one line may import each other
 LAYERS = (
-    ("errors", "packages", "arrays", "nano"),
+    ("errors", "budget", "packages", "arrays", "nano"),
     ("systems",),
     ("checks",),
     ("attention",),

@@ -16,7 +16,7 @@ from typing import Any, cast
 from ..arrays import Array
 from ..checks import check_integer, check_kinds, check_shape, check_type, common_namespace
 from ..errors import brief, choose
-from ..systems.floats import array_namespace, require_of
+from ..systems.floats import array_namespace, quiet, require_of
 from .rope import Rope
 
 FeatureMap = Callable[[Array], Array]
@@ -84,6 +84,7 @@ def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
 
     def register(phi: FeatureMap) -> FeatureMap:
         @functools.wraps(phi)
+        @quiet()
         def checked(x: Array, /) -> Array:
             require_of(x, capability, name)
             return phi(x)

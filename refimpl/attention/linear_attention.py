@@ -101,6 +101,8 @@ class State(Past):
         if normalise and self.z is None:
             raise ValueError(f"{who}: `{name}` has b_KV but no b_D; a normalised layer needs both")
         check_state(who, name, self, self.S.shape[-2], m, weights=like)
+        if self.z is not None:
+            check_shape(who, f"{name}.z", self.z, *self.S.shape[:-1], like="to match its S")
 
     def arrays(self) -> dict[str, Array]:
         return {"b_KV": self.S} | ({} if self.z is None else {"b_D": self.z})
@@ -439,9 +441,12 @@ def chunk_length(q: Array, *others: Array) -> int:
 
     Longer chunks need fewer calls but more arithmetic. They are slow once they exceed the cache.
     """
-    lengths = zip_longest(*(x.shape[-3::-1] for x in (q, *others)), fillvalue=1)
-    heads = prod(max(1, *axis) for axis in lengths)
-    return min(max(isqrt(CACHE // (heads * itemsize(q))) // 16 * 16, 32), 128)
+    return min(max(isqrt(CACHE // (common_heads(q, *others) * itemsize(q))) // 16 * 16, 32), 128)
+
+
+def common_heads(*arrays: Array) -> int:
+    """How many heads (of all texts) these arrays have when their leading axes are broadcast."""
+    return prod(max(1, *axis) for axis in zip_longest(*(x.shape[-3::-1] for x in arrays), fillvalue=1))
 
 
 def spans(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, Self
 from ..arrays import Array
 from ..checks import check_finite, check_shape, common_namespace, divide, leading_axes
 from ..errors import NotDefined
-from ..systems.floats import array_namespace, itemsize
+from ..systems.floats import array_namespace, itemsize, quiet
 from .rope import Rope
 
 
@@ -122,6 +122,7 @@ class Memory:
     mix: Array | None = None
     about: str = ""
 
+    @quiet()
     def read(self, x: Array) -> tuple[Array, Array, Array]:
         """(num, den, top) with φ(x)ᵀ b_KV = exp(top) num and φ(x)ᵀ b_D = exp(top) den.
 
@@ -174,6 +175,7 @@ class Memory:
         return sum(prod(x.shape) * itemsize(x) for x in self.own_arrays().values()) + self.phi.nbytes
 
 
+@quiet()
 def write(phi: LogFeatures, y: Array, v: Array, /) -> Memory:
     """The memory of keys and values.
 
@@ -193,6 +195,7 @@ def write(phi: LogFeatures, y: Array, v: Array, /) -> Memory:
     return as_weighted_means(Memory(phi, xp.matrix_transpose(w) @ v, xp.sum(w, axis=-2), scale[..., 0, :]))
 
 
+@quiet()
 def join(a: Memory, b: Memory) -> Memory:
     """Both pasts in one memory. Both must have been written through one map.
 
@@ -281,4 +284,7 @@ def check_memory(who: str, memory: Memory, d: int, m: int, *groups: int, **like:
     if not r or features != r:
         raise ValueError(f"{who}: `memory.S` must have the {features or 1} features of its map, got {r}")
     vectors = ("memory.z", "memory.scale")
-    leading_axes(who, **{name: x[..., None, :] if name in vectors else x for name, x in arrays.items()})
+    common = leading_axes(who, **{name: x[..., None, :] if name in vectors else x for name, x in arrays.items()})
+    if groups and common != tuple(S.shape[:-2]):
+        axes = f"all leading axes that its other arrays have, {common}"
+        raise ValueError(f"{who}: `memory.S` must have {axes}, got {tuple(S.shape[:-2])}")

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
+from ..budget import spend
 from ..checks import check_integer, check_shape, check_type, common_namespace
 from ..errors import NotDefined, brief, choose
 from ..systems import System, floats, require, system_of
@@ -177,6 +178,7 @@ class RandomFeatures(LogFeatures):
         seed = check_integer("metadata", "seed", metadata["seed"], least=0, most=2**64 - 1)
         turn = check_integer("metadata", "turn", metadata.get("turn"), least=-(2**53), most=2**53)
         law = "positive" if kind == "favor++" else kind  # the same directions
+        spend_on_directions(kind, S.shape[-2], width)
         omega = random_features(law, S.shape[-2], width, seed=seed, system=system_of(S)).omega
         phi = cls(kind, omega, A, seed, unturned=omega)
         if phi.metadata()["omega"] != metadata.get("omega"):
@@ -225,6 +227,13 @@ def random_features(
         return RandomFeatures(kind, None)
     omega = system.convert(draw_directions(kind, r // 2 if kind in PAIRS else r, d, rng))
     return RandomFeatures(kind, omega, A, seed, unturned=omega)
+
+
+def spend_on_directions(kind: str, r: int, d: int) -> None:
+    """Charge a file for directions that it does not hold: what stays in memory, and the drawing."""
+    numbers = (-(-r // d) * d if kind in BLOCKS else r) * d
+    steps = 10 + (4 * d if kind in BLOCKS else 0)  # a normal number; Gram–Schmidt, twice
+    spend(f"{r} directions of width {d}, drawn from a seed,", memory=24 * numbers, operations=steps * numbers)
 
 
 def draw_directions(kind: str, n: int, d: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -25,13 +26,15 @@ from ..checks import (
     visible_keys,
 )
 from ..errors import NotDefined, brief, choose
-from ..systems.floats import array_namespace, device, itemsize, require_of
+from ..systems.floats import CUT, append_rows, array_namespace, device, itemsize, keep_where, quiet, require_of
 from .feature_maps import Kernel
-from .linear_attention import check_arguments, padded_zero_over_one, zero_padded
+from .linear_attention import check_arguments, common_heads, padded_zero_over_one, zero_padded
 from .memory import ARRAYS, Memory, Points, check_memory, read_memories
 from .past import Past
 from .random_features import KINDS, RandomFeatures
 from .rope import Rope
+
+TILE = 2**22  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +157,7 @@ class Scores(NamedTuple):
 Formula = Callable[[Scores], tuple[Array, Array]]
 
 
+@quiet()
 def evaluate(
     formula: Formula,
     who: str,
@@ -185,7 +189,7 @@ def evaluate(
     k, v = zero_padded(keep, k), zero_padded(keep, v)
     axes = leading_axes(who, k=k, cache=start.k, v=v)
     leading_axes(who, q=q, k=k, v=v, cache=start.k)
-    k, v = concatenate(axes, start.k, k, axis=-2), concatenate(axes, start.v, v, axis=-2)
+    k, v = append_rows(start.k, k, axes), append_rows(start.v, v, axes)
     shown = concatenate(leading_axes(who, padding=shown, cache=start.keep), start.keep, shown, axis=-1)
     one = xp.ones((1, 1), dtype=q.dtype, device=device(q))
     c = 1 / xp.sqrt(max(d, 1) * one) if scale is None else check_scalar(who, "scale", scale, q=q)
@@ -264,21 +268,33 @@ def softmax_attention(
 
 
 def shifted_scores(s: Scores) -> tuple[Array, Array]:
-    xp, q, k, v = array_namespace(s.q), s.q, s.k, s.v
-    seen = visible_keys(q, k.shape[-2], s.M, s.P) & s.shown
+    xp, n = array_namespace(s.q), s.q.shape[-2]
+    bytes_of_row = common_heads(s.q, s.k, s.shown, *(s.memory or ())) * s.k.shape[-2] * itemsize(s.q)
+    rows = max(TILE // max(bytes_of_row, 1) // CUT, 1) * CUT
+    if n <= rows:
+        return shifted_rows(s, 0, n)
+    edges = [*range(0, n - 1, rows), n]  # no row stands alone
+    nums, dens = zip(*(shifted_rows(s, a, b) for a, b in pairwise(edges)), strict=True)
+    return xp.concat(nums, axis=-2), xp.concat(dens, axis=-2)
+
+
+def shifted_rows(s: Scores, a: int, b: int) -> tuple[Array, Array]:
+    """The sums of the tokens a ≤ t < b of the text, over all keys."""
+    xp, q, k, v = array_namespace(s.q), s.q[..., a:b, :], s.k, s.v
+    seen = visible_keys(q, k.shape[-2], s.M + a, s.P - a) & s.shown
     scores = s.c * (q @ xp.matrix_transpose(k))
     if 0 in scores.shape:
         return scores @ v, xp.sum(scores, axis=-1, keepdims=True)
     # For a key that t does not see, take the score of its own key, which it does see.
-    own = s.c * xp.sum(q * k[..., s.M :, :], axis=-1, keepdims=True)
+    own = s.c * xp.sum(q * k[..., s.M + a : s.M + b, :], axis=-1, keepdims=True)
     top = xp.max(xp.where(seen, scores, own), axis=-1, keepdims=True)
-    top = top if s.memory is None else xp.maximum(top, s.memory[2])
-    sim = xp.exp(xp.where(seen, scores - top, xp.zeros_like(scores)))
-    sim = xp.where(seen, sim, xp.zeros_like(sim))
+    memory = None if s.memory is None else [x[..., a:b, :] for x in s.memory]
+    top = top if memory is None else xp.maximum(top, memory[2])
+    sim = keep_where(xp.exp(xp.where(seen, scores - top, xp.zeros_like(scores))), seen)
     num, den = sim @ v, xp.sum(sim, axis=-1, keepdims=True)
-    if s.memory is None:
+    if memory is None:
         return num, den
-    b_KV, b_D, exponent = s.memory
+    b_KV, b_D, exponent = memory
     return num + xp.exp(exponent - top) * b_KV, den + xp.exp(exponent - top) * b_D
 
 
@@ -300,7 +316,9 @@ def softmax_attention_shifted(
         o_t = ( Σ_{s≤t} exp(A_ts − a_t) v_s + exp(−a_t) φᵀ b_KV )
               / ( Σ_{s≤t} exp(A_ts − a_t) + exp(−a_t) φᵀ b_D )
 
+    A is made some rows at a time, as many as have TILE bytes of scores (but CUT or more).
     Needs    ordered, real
     Equals   softmax_attention, with the same arguments (theorem softmax_shifted_eq_sum)
+    Cost     O(n² (d + m)), memory O(n)
     """
     return evaluate(shifted_scores, "softmax_attention_shifted", q, k, v, scale, mask, rope, cache, padding)

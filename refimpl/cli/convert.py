@@ -22,14 +22,15 @@ from ..model.transformer import Model
 from ..packages import __version__
 from ..prompt.compression import KINDS, Compression
 from ..prompt.compression.best import Best
-from ..prompt.conversion import convert
+from ..prompt.conversion import PIECE, convert
 from ..prompt.fidelity import fidelity, rounding, sizes_in_bytes
 from ..systems import system_of
 from ..systems.floats import itemsize, quiet
 from ..systems.formats import FORMATS
 from ..verify.conversion_check import check_conversion, held_out
-from .output import json_target, progress, write_json
-from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
+from .backend import add_backend_arguments, check_backend, prepare_backend
+from .output import Outcome, json_target, noting, progress, write_json
+from .prompt import add_model_arguments, naming_flags, read_inputs
 
 FAR = 10  # times the error of the prompted model is too much; chance alone gives a few times
 FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")} | {"model": "MODEL"}
@@ -50,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other")
     add("--strength", default="1", metavar="λ", help="how often the prompt counts: 2, 0.5, 1/3 (default: 1)")
     add("--keep-positions", action="store_true", help="read the input where the prompt ended, not where it began")
-    add("--chunk", type=int, metavar="N", help="read the prompt in pieces of N tokens")
-    check = "compare with the prompted model on held-out input, in O(M²) memory; write only if it holds"
+    add("--chunk", type=int, metavar="N", help=f"tokens read at a time (default: {PIECE}; with --mask full, all)")
+    check = "compare with the prompted model on held-out input, in O(M) memory; write only if it holds"
     add("--check", action="store_true", help=check)
     kinds = "softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best"
     add("--by", metavar="KIND", help=f"{kinds} (default: the KV cache, exact)")
@@ -59,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")
     add("--error", type=float, metavar="E", help="with --by best: the relative error that attention may have")
     add("--seed", type=int, default=0, metavar="N", help="seed of the held-out input and of all draws (default: 0)")
-    add("--backend", default="numpy", metavar="LIB", help="library of the floats: torch, jax, cupy or numpy (default)")
-    add("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
+    add_backend_arguments(parser, "numpy", "library of the floats: torch, jax, cupy or numpy (default)")
     add("--json", metavar="FILE", help="write a report to FILE")
 
 
@@ -84,37 +84,44 @@ class Check(NamedTuple):
     report: dict[str, Any] | None = None
 
 
-def run(options: argparse.Namespace) -> int:
-    """Convert a prompt, check if asked to, write biases that hold; return the exit status."""
-    if options.backend in ("jax", "jax.numpy"):
-        os.environ.setdefault("JAX_ENABLE_X64", "1")  # else JAX has no float64
-    request, show = read_request(options), progress()
+def run(options: argparse.Namespace) -> Outcome:
+    """Convert a prompt, check if asked to, write biases that hold."""
+    prepare_backend(options.backend)
+    request, show, problems = read_request(options), progress(), list[Exception]()
     with quiet(), naming_flags(**FLAGS):  # an overflow raises an error, so NumPy need not warn
         began = time.perf_counter()
         converted = convert_prompt(request, show)
         seconds = time.perf_counter() - began
         check = check_biases(request, converted, show) if options.check else Check()
     show("")
-    print_conversion(request, converted, seconds)
-    if check.text:
-        print(check.text)
+    written = False
     if check.status == 0:
-        save(request.out, converted, biases_only=not options.whole)
-    print(f"{options.out} is {'not written' if check.status else 'written'}", flush=True)
+        with noting(problems):
+            save(request.out, converted, biases_only=not options.whole)
+            written = True
     if request.json:
-        write_json(request.json, report(request, converted, seconds, check))
-    return check.status
+        with noting(problems):
+            write_json(request.json, report(request, converted, seconds, check, written))
+    lines = [*describe_conversion(request, converted, seconds), *([check.text] if check.text else [])]
+    lines.append(f"{options.out} is {'written' if written else 'not written'}")
+    return Outcome(check.status, "\n".join(lines), tuple(problems))
 
 
 def read_request(options: argparse.Namespace) -> Request:
     """Read all inputs; refuse, before the work, files and flags that do not go together."""
-    out, target, inputs = target_file("--out", options.out), json_target(options.json), input_files(options)
+    out, target = target_file("--out", options.out), json_target(options.json)
+    check_backend(options.backend, options.device)
+    model, _, prompt, inputs = read_inputs(options)
+    if 0 in np.shape(prompt):
+        raise ValueError(f"--prompt: must have a token or more to convert, got shape {tuple(np.shape(prompt))}")
     if target in inputs:
         raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
     replaced = {Path(os.path.realpath(path)) for path in (options.whole and options.model, options.baked) if path}
     if out == target or out in inputs - replaced:
-        raise ValueError(f"--out: {options.out} must be a file of its own, neither MODEL nor that of --json")
-    model, _, prompt = read_inputs(options)
+        raise ValueError(f"--out: {options.out} must be a file of its own, neither one that is read nor that of --json")
+    if not system_of(model.like).file_dtype:
+        wanted = f"floats of at most 64 bits, to be written, got {system_of(model.like).name}"
+        raise ValueError(f"--dtype: the numbers must be {wanted}")
     restart = not (options.keep_positions or model.config.table)  # absolute positions cannot begin again at 0
     strength = read_strength(options.strength, system_of(model.like).exact)
     how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
@@ -199,19 +206,20 @@ def chosen_memories(request: Request, converted: Model) -> list[str]:
     return [b.memories[-1].about for b in converted.biases or () if request.by and b.memories[-1].about]
 
 
-def print_conversion(request: Request, converted: Model, seconds: float) -> None:
+def describe_conversion(request: Request, converted: Model, seconds: float) -> list[str]:
     c, M, sizes = request.model.config, converted.prompts[-1], sizes_in_bytes(converted)
     position = "" if c.past is Carried else f": the input is read from position {converted.position} on"
     system = system_of(request.model.like).name
-    print(f"converted {M} token{'s' * (M != 1)} into biases of {c.layers} layers in {system}{position}")
     cache = f"; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}" if "kv_cache" in sizes else ""
-    print(f"{sizes['biases']:,} bytes of biases{cache}; {seconds:.2f} s")
-    for i, about in enumerate(chosen_memories(request, converted)):
-        print(f"layer {i:3}  {about}")
+    return [
+        f"converted {M} token{'s' * (M != 1)} into biases of {c.layers} layers in {system}{position}",
+        f"{sizes['biases']:,} bytes of biases{cache}; {seconds:.2f} s",
+        *(f"layer {i:3}  {about}" for i, about in enumerate(chosen_memories(request, converted))),
+    ]
 
 
-def report(request: Request, converted: Model, seconds: float, check: Check) -> dict[str, Any]:
-    options, prompts, out = request.options, converted.prompts, None if check.status else request.options.out
+def report(request: Request, converted: Model, seconds: float, check: Check, written: bool) -> dict[str, Any]:
+    options, prompts, out = request.options, converted.prompts, request.options.out if written else None
     done = {"model": options.model, "digest": digest(request.model), "out": out, "whole": options.whole}
     done |= {"prompt": prompts[-1], "prompts": prompts, "position": converted.position, **request.how}
     done |= {"strength": options.strength, "by": request.by and str(request.by)}

@@ -9,20 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ..packages import CORE, OPTIONAL, __version__, version
-from .output import json_target, write_json
+from .output import Outcome, json_target, noting, write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the findings to FILE")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print the findings; return 2 if a needed library is missing or broken, else 0."""
-    target, findings = json_target(options.json), examine()
-    print(describe_findings(findings), flush=True)
+def run(options: argparse.Namespace) -> Outcome:
+    """Look at every library; the status is 2 if a needed one is missing or broken, else 0."""
+    target, findings, problems = json_target(options.json), examine(), list[Exception]()
     if target:
-        write_json(target, findings)
-    return 0 if findings["well"] else 2
+        with noting(problems):
+            write_json(target, findings)
+    return Outcome(0 if findings["well"] else 2, describe_findings(findings), tuple(problems))
 
 
 def torch_devices() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from itertools import chain, takewhile
 from typing import Any
@@ -13,12 +14,14 @@ from ..files.disk import replacing, target_file
 from ..files.tokenizers import Tokenizer
 from ..model.generation import check_request, generate_ids, read_tokens
 from ..systems.floats import quiet
-from .prompt import add_model_arguments, input_files, naming_flags, read_inputs
+from .output import Outcome, say, without_controls
+from .prompt import add_model_arguments, naming_flags, read_inputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Only the text that follows goes to stdout, as it comes. A model without a tokenizer reads and writes "
+        "Only the text that follows goes to stdout, as it comes: to a terminal with control characters other than "
+        "newline and tab as escapes, to a file or a pipe as it is. A model without a tokenizer reads and writes "
         "token ids. Exit status: 0 all is written, 2 not."
     )
     parser.set_defaults(backend="numpy", device=None)
@@ -32,25 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--logits", metavar="FILE.npy", help="write the logits of the first token after the prompt")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Write the text that follows, and nothing else, to stdout; return the exit status."""
+def run(options: argparse.Namespace) -> Outcome:
+    """Write the text that follows, and nothing else, to stdout."""
     target = None if options.logits is None else target_file("--logits", options.logits)
-    if target in input_files(options):
+    if sys.stdout is None and options.tokens:
+        raise OSError("generate: stdout must be open for the text, got a closed one; --tokens 0 writes --logits alone")
+    model, tokenizer, text, inputs = read_inputs(options)
+    if target in inputs:
         raise ValueError(f"--logits: {options.logits} must be a file of its own, not one that is read")
-    model, tokenizer, text = read_inputs(options)
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
     with naming_flags(text="--prompt", model="MODEL", **{name: f"--{name}" for name in how}):
         text = check_request(model, text, **how)
+    show = without_controls if sys.stdout is not None and sys.stdout.isatty() else str
     with quiet():  # an overflow raises an error, so NumPy need not warn
         logits, model = read_tokens(model, text)
         if target:
             with replacing("--logits", target) as file:
                 np.save(file, logits, allow_pickle=False)
         for piece in decode(text, generate_ids(logits, model, **how), tokenizer):
-            print(piece, end="", flush=True)
+            say(show(piece), end="")
     if options.tokens:
-        print(flush=True)
-    return 0
+        say("")
+    return Outcome(0)
 
 
 def decode(text: Any, ids: Iterator[int], tokenizer: Tokenizer | None) -> Iterator[str]:

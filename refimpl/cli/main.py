@@ -1,44 +1,109 @@
 """The command `refimpl`: a parser, and one module for each command.
 
-Exit status: 0 all is well, 1 a check fails, 2 a check is not decided or there was an error,
-130 interrupted.
+Exit status: 0 all is well, 1 a check fails, 2 a check is not decided or there was an error, 130
+interrupted, 143 terminated. A check that fails is 1 whatever else went wrong. If stdout is closed
+early, as by head, the status is that of the work; if it cannot be written otherwise, it is 2.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from ..packages import __version__
+from .output import TRACEBACK, Outcome, complain, one_line, printable, say, standard_streams
 
-# command: its help. Its module has add_arguments(parser) and run(options) -> exit status.
+# command: its help. Its module has add_arguments(parser) and run(options) -> Outcome.
 COMMANDS = {
     "verify": "check every theorem in every number system",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",
     "doctor": "versions, libraries and devices found; what is missing and how to get it",
 }
+# signals that end a command: its drafts are removed, and the exit status is 128 + the number
+SIGNALS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    options = parser(*argv[:1]).parse_args(argv)
+    """Run a command, print what it has to say, and return the exit status."""
+    with standard_streams(), ending_signals():
+        try:
+            status, text, problems = run(sys.argv[1:] if argv is None else argv)
+            lost = print_text(text)
+            for problem in (*problems, *lost):
+                complain(problem)
+            return status if status == 1 or not (problems or lost) else 2
+        except KeyboardInterrupt as stop:
+            number = stop.args[0] if stop.args else signal.SIGINT
+            complain(SIGNALS[signal.Signals(number).name])
+            return 128 + int(number)
+
+
+def run(argv: Sequence[str]) -> Outcome:
+    """The outcome of a command; of one that could not run, its error."""
     try:
-        return int(options.run(options))
-    except BrokenPipeError:  # stdout was closed early, e.g. by head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        options = parser(*argv[:1]).parse_args(argv)
+        outcome: Outcome = options.run(options)
+        return outcome
+    except SystemExit as stop:  # by argparse, which has printed its text
+        return Outcome(int(stop.code or 0))
+    except BrokenPipeError:  # stdout was closed, e.g. by head, before the work was done
+        return Outcome(2)
     except (ValueError, TypeError, ArithmeticError, ImportError, OSError) as error:
-        print(f"refimpl: {error}", file=sys.stderr)
-        return 2
-    except MemoryError as error:
-        print(f"refimpl: out of memory: {error or 'a smaller problem may fit'}", file=sys.stderr)
-        return 2
+        return Outcome(2, problems=(error,))
+    except Exception as error:
+        words = f"unexpected {type(error).__name__}: {one_line(str(error))}; {TRACEBACK}=1 shows where"
+        if isinstance(error, MemoryError):
+            words = f"out of memory: {str(error) or 'a smaller problem may fit'}"
+        problem = RuntimeError(words)
+        problem.__cause__ = error
+        return Outcome(2, problems=(problem,))
+
+
+def print_text(text: str) -> list[Exception]:
+    """Print the text of an outcome, and return what kept it from being written."""
+    try:
+        say(printable(text), end="\n" if text else "")  # without text too: argparse does not flush
+    except BrokenPipeError:  # e.g. by head, which has seen enough
+        return []
+    except OSError as error:
+        return [error]
+    return []
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """In this block the signals that end a command raise KeyboardInterrupt with their number."""
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    defaults = (signal.SIG_DFL, signal.default_int_handler)  # a signal that is ignored stays ignored
+    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    chosen = [s for s in known if signal.getsignal(s) in defaults]
+    if threading.current_thread() is not threading.main_thread():
+        chosen = []
+    before = {s: signal.signal(s, stop) for s in chosen}
+    try:
+        yield
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are of bounded length and hold no control characters."""
+
+    def error(self, message: str) -> NoReturn:
+        if sys.stderr is None:  # argparse would take stdout
+            raise SystemExit(2)
+        super().error(one_line(message))
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
@@ -46,7 +111,11 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     description = (
         "Linearized attention, softmax attention and prompts as biases, in one source over many number systems."
     )
-    top = argparse.ArgumentParser(prog="refimpl", description=description)
+    status = (
+        "Exit status: 0 all is well, 1 a check fails, 2 not decided or an error, 130 interrupted, 143 terminated. "
+        f"{TRACEBACK}=1 in the environment shows where an error was raised."
+    )
+    top = Parser(prog="refimpl", description=description, epilog=status)
     top.add_argument("--version", action="version", version=f"refimpl {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, words in COMMANDS.items():

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import tokenize
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..budget import budget, spend
+from ..errors import printable
 from ..files.checkpoint import load
+from ..files.disk import LARGEST_TEXT, located, opened, recording
 from ..files.models import read_model
 from ..files.tokenizers import ByteTokenizer, Tokenizer, check_vocabulary, read_tokenizer
 from ..model.transformer import Model
 from ..systems import Float, system_of
+
+TEXT_BYTES = 60  # memory for each byte of a text and its token ids
+MOST_AXES = 8  # of a prompt in a .npy file: batches, tokens and width
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +31,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help=f"{formats}; gpt-nano JSON")
     add("--tokenizer", metavar="FILE", help="GPT-2's vocabulary or merges, or llama2.c's tokenizer .bin")
     add("--dtype", default="float64", metavar="T", help="of weights in other formats: float64 (default), float32 ...")
+    add_limit(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    beyond = "the memory and work that a file may ask for beyond its own size, in units of about 1 GB and 2 s"
+    parser.add_argument("--limit", type=float, default=1, metavar="N", help=f"{beyond} (default: 1)")
 
 
 @contextmanager
@@ -36,31 +48,37 @@ def naming_flags(**flags: str) -> Iterator[None]:
         raise ValueError(re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), str(error))) from error
 
 
-def input_files(options: argparse.Namespace) -> set[Path]:
-    """The files that a command reads, which it must not overwrite."""
-    prompt = options.prompt[1:] if options.prompt.startswith("@") else None
-    folder = os.path.join(options.model, "model.safetensors")
-    paths = (options.model, folder, options.tokenizer, prompt, options.baked)
-    return {Path(os.path.realpath(path)) for path in paths if path}
+class Inputs(NamedTuple):
+    """What a command reads; `files` are all of its files, which it must not overwrite."""
+
+    model: Model
+    tokenizer: Tokenizer | None
+    prompt: Any
+    files: frozenset[Path]
 
 
-def read_inputs(options: argparse.Namespace) -> tuple[Model, Tokenizer | None, Any]:
+def read_inputs(options: argparse.Namespace) -> Inputs:
     """MODEL with the biases of --baked, its tokenizer, and --prompt as token ids or vectors."""
-    with naming_flags(base="MODEL"):
-        model = read_model(options.model, dtype=options.dtype, library=options.backend, device=options.device)
-        tokenizer = tokenizer_for(model, options.tokenizer)
+    with located("--dtype"):
+        Float(options.backend, options.dtype)
+    with naming_flags(base="MODEL", limit="--limit"), recording() as files:
+        where = {"library": options.backend, "device": options.device}
+        model = read_model(options.model, dtype=options.dtype, **where, limit=options.limit)
+        tokenizer = tokenizer_for(model, options.tokenizer, options.limit)
         if options.baked is not None:
             if model.biases is not None:
                 raise ValueError("--baked: MODEL carries a prompt already; biases go onto the model without it")
-            model = load(options.baked, model)
-    return model, tokenizer, read_prompt(options.prompt, model, tokenizer)
+            model = load(options.baked, model, limit=options.limit)
+        with budget("--prompt", options.limit):
+            prompt = read_prompt(options.prompt, model, tokenizer)
+    return Inputs(model, tokenizer, prompt, frozenset(files))
 
 
-def tokenizer_for(model: Model, path: str | None) -> Tokenizer | None:
+def tokenizer_for(model: Model, path: str | None, limit: float = 1) -> Tokenizer | None:
     """The tokenizer in a file; without a file, bytes for RWKV with 256 tokens, else None."""
     if path is None and (model.config.vocabulary != 256 or model.config.family != "rwkv"):
         return None
-    tokenizer = ByteTokenizer() if path is None else read_tokenizer(path)
+    tokenizer = ByteTokenizer() if path is None else read_tokenizer(path, limit=limit)
     with naming_flags(tokenizer="--tokenizer"):
         check_vocabulary(tokenizer, model)
     return tokenizer
@@ -75,12 +93,12 @@ def read_prompt(prompt: str, model: Model, tokenizer: Tokenizer | None = None) -
     source, text = "--prompt", prompt
     if prompt.startswith("@"):
         source, path = f"--prompt {prompt}", Path(prompt[1:])
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise OSError(f"{source}: cannot read {path}: {(error.strerror or str(error)).lower()}") from error
-        if data.startswith(b"\x93NUMPY"):
-            return read_numbers(source, path, model)
+        with opened(source, path) as (file, size):
+            if file.read(6) == b"\x93NUMPY":
+                return read_numbers(source, path, model)
+            file.seek(0)
+            spend(f"{source}: a text of {size} bytes", memory=TEXT_BYTES * size)
+            data = file.read(LARGEST_TEXT if size == 0 else size)  # files of /proc are longer than they say
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
@@ -113,14 +131,18 @@ def read_ids(source: str, text: str, model: Model) -> list[int]:
 
 def read_numbers(source: str, path: Path, model: Model) -> Any:
     try:
-        x = np.array(np.load(path, mmap_mode="r", allow_pickle=False))  # mapped: a false size takes no memory
+        with warnings.catch_warnings(action="ignore"):  # of headers that Python 2 wrote
+            x = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a false size takes no memory
+            x = np.array(x, x.dtype.newbyteorder("="))
     # NumPy reads the header as Python
-    except (ValueError, OverflowError, MemoryError, SyntaxError, tokenize.TokenError) as error:
-        raise ValueError(f"{source}: must be a .npy file of numbers: {error}") from error
+    except (ValueError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError, TokenError) as error:
+        raise ValueError(f"{source}: must be a .npy file of numbers: {printable(error)}") from error
+    if x.ndim > MOST_AXES:
+        raise ValueError(f"{source}: must be a .npy file of numbers with at most {MOST_AXES} axes, got {x.ndim}")
     system = system_of(model.like)
     if x.dtype.kind in "iu":
         return x if model.config.vocabulary else system.convert(x)
     kind = {"bfloat16": "float32"}.get(system.kind, system.kind) if isinstance(system, Float) else "int64"
     if x.dtype.name != kind:
-        raise ValueError(f"{source}: vectors for a model in {system.name} must be {kind}, got {x.dtype}")
+        raise ValueError(f"{source}: vectors for a model in {system.name} must be {kind}, got {printable(x.dtype, 40)}")
     return system.place(x)  # type: ignore[attr-defined]

@@ -5,23 +5,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import os
 import re
 import time
-from collections.abc import Callable
+from pathlib import Path
 
+from ..budget import budget
 from ..errors import choose
-from ..files.disk import target_file
+from ..files.disk import located, read_object, target_file
 from ..systems import Float, System, system
 from ..systems.floats import LIBRARIES
 from ..verify import registry
-from ..verify.certificate import certificate, failure, replay
+from ..verify.certificate import LARGEST, certificate, failure, replay
 from ..verify.check import Draws
 from ..verify.formal import formal
+from ..verify.processes import verify_in_processes
 from ..verify.report import described, summary, table
 from ..verify.theorem import Result
-from .output import json_target, progress, write_json
+from .backend import add_backend_arguments, prepare_backend, try_system
+from .output import Outcome, json_target, noting, progress, write_json
+from .prompt import add_limit, naming_flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,31 +42,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     full = "many more shapes, and a model of the shape of GPT-2 small, in minutes"
     add_depth("--full", action="store_true", help=full)
     add("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
-    add("--backend", metavar="LIB", help="check the floats of torch, jax, cupy or numpy instead")
-    add("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
+    add_backend_arguments(parser, None, "check the floats of torch, jax, cupy or numpy instead")
     add("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
+    add("--jobs", type=int, default=1, metavar="N", help="check in N processes: the same results, sooner (default: 1)")
     add("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
+    add_limit(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Check theorems, print the table, write the certificates; return the exit status."""
-    if options.backend in ("jax", "jax.numpy"):
-        os.environ.setdefault("JAX_ENABLE_X64", "1")  # else JAX has no float64
+def run(options: argparse.Namespace) -> Outcome:
+    """Check theorems and write the certificates; the table says what was found."""
+    prepare_backend(options.backend)
     if options.list:
-        print("\n".join(described(t) for t in registry.THEOREMS.values()))
-        return 0
-    target, began = json_target(options.json), time.perf_counter()
+        return Outcome(0, "\n".join(described(t) for t in registry.THEOREMS.values()))
+    target, began, problems = json_target(options.json), time.perf_counter(), list[Exception]()
+    if target and options.replay and target == Path(os.path.realpath(options.replay)):
+        raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
     results, draws, differences = check_theorems(options)
-    seconds = time.perf_counter() - began
+    seconds, lines = time.perf_counter() - began, list[str]()
     proofs = formal(r.theorem for r in results)
-    print(table(results, proofs))
-    print(summary(results, seconds, draws.seed), flush=True)
-    if options.replay:
-        print(*(differences or ["all as in the certificate"]), sep="\n", flush=True)
     if target:
-        write_json(target, certificate(results, draws, full=options.full, seconds=seconds, proofs=proofs))
-    if not options.replay:
-        write_failures(results, draws)
+        with noting(problems):
+            write_json(target, certificate(results, draws, full=options.full, seconds=seconds, proofs=proofs))
+    for result in () if options.replay else (r for r in results if r.verdict == "FAIL"):
+        with noting(problems):
+            lines.append(write_failure(result, draws))
+    if options.replay:
+        lines = differences or ["all as in the certificate"]
+    progress()("")
+    text = "\n".join([table(results, proofs), summary(results, seconds, draws.seed), *lines])
+    return Outcome(exit_status(results, differences), text, tuple(problems))
+
+
+def exit_status(results: list[Result], differences: list[str]) -> int:
+    """1 if a check fails or a replay differs, 2 if some are not decided or none ran, else 0."""
     verdicts = {r.verdict for r in results}
     if "FAIL" in verdicts or [d for d in differences if not d.startswith("the source")]:
         return 1
@@ -74,28 +85,29 @@ def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, li
     """The results, their draws, and each difference from the certificate that is replayed."""
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
-        results = registry.verify(options.names, systems, full=options.full, draws=draws, progress=progress())
-        return results, draws, []
-    if options.names or options.system or options.backend or options.full or options.seed:
+        how = {"full": options.full, "draws": draws, "progress": progress()}
+        if options.jobs == 1:
+            return registry.verify(options.names, systems, **how), draws, []
+        with naming_flags(jobs="--jobs"):
+            return verify_in_processes(options.jobs, options.names, systems, **how), draws, []
+    if options.names or options.system or options.backend or options.full or options.seed or options.jobs != 1:
         raise ValueError("--replay goes alone, or with --json: the certificate says what to check")
-    try:
-        with open(options.replay, encoding="utf-8") as file:
-            data = json.load(file)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"--replay: {options.replay} must be a JSON file: {error}") from error
-    results, differences = replay(data, progress())
+    with naming_flags(limit="--limit"):
+        with budget("verify", options.limit):
+            data = read_object("--replay", options.replay, LARGEST)
+        with located(f"--replay: {options.replay}"):
+            results, differences = replay(data, progress(), limit=options.limit)
     return results, Draws(data["seed"], data["source"]), differences
 
 
-def write_failures(results: list[Result], draws: Draws) -> None:
-    """Write a certificate of each failure, and print the command that replays it."""
-    for result in (r for r in results if r.verdict == "FAIL"):
-        name = re.sub(r"\W+", "-", f"{result.theorem} {result.system}").strip("-")
-        path = target_file("verify", f"refimpl-failure-{name}.json")
-        write_json(path, failure(result, draws))
-        together = registry.THEOREMS[result.theorem].ways == ("oracle",)
-        what = "all that failed together" if together else "a failing instance, as small as it gets"
-        print(f"{what}: refimpl verify --replay {path.name}")
+def write_failure(result: Result, draws: Draws) -> str:
+    """Write a certificate of a failure; return the command that replays it."""
+    name = re.sub(r"\W+", "-", f"{result.theorem} {result.system}").strip("-")
+    path = target_file("verify", f"refimpl-failure-{name}.json")
+    write_json(path, failure(result, draws))
+    together = registry.THEOREMS[result.theorem].ways == ("oracle",)
+    what = "all that failed together" if together else "a failing instance, as small as it gets"
+    return f"{what}: refimpl verify --replay {path.name}"
 
 
 def chosen_systems(options: argparse.Namespace) -> list[System] | None:
@@ -118,16 +130,3 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
     if not found:
         raise ValueError(f"{library} has no floats on {device or 'its device'}")
     return found
-
-
-def try_system(make: Callable[[], System], name: str, device: str | None = None) -> System:
-    """Make a system and one number in it: a missing device is then one error, not many."""
-    try:
-        system = make()
-        system.convert([1])
-    except (ImportError, ValueError, TypeError):
-        raise
-    except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise OSError(f"{name} cannot make an array on {device or 'its device'}: {reason}") from error
-    return system

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,6 +13,7 @@ from typing import cast
 from ..arrays import Array
 from ..checks import check_finite_arrays, check_scalar, check_shape, common_namespace, library_of
 from ..systems import Dual, Rounded, SystemArray
+from ..systems.array import GLOBAL_STATE
 from ..systems.floats import device, dtype_name
 
 Loss = Callable[..., Array]
@@ -55,11 +58,18 @@ def slope(loss: Loss, W: Array, E: Array, *data: Array) -> Array:
         return cast(SystemArray, slope(loss, *map(rounded.convert, (W, E, *data)))).planes[0].astype(W.dtype)
     if library not in ("torch", "jax.numpy"):
         raise ValueError(f"gradient: `W` must be of NumPy, torch, JAX or a number system of ours, got one of {library}")
+    return forward_mode(library)(loss, (W + 0 * E, *data), (E, *(0 * x for x in data)))[1]
+
+
+@functools.cache
+def forward_mode(library: str) -> Callable[..., tuple[Array, Array]]:
+    """jvp of torch or JAX. torch warns of deprecated code of its own at the first use: here."""
     jvp: Callable[..., tuple[Array, Array]] = import_module("torch.func" if library == "torch" else "jax").jvp
-    with warnings.catch_warnings():
-        # torch warns of deprecated code of its own at the first use
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return jvp(loss, (W + 0 * E, *data), (E, *(0 * x for x in data)))[1]
+    if library == "torch":
+        one = import_module(library).ones(1)
+        with GLOBAL_STATE, warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            jvp(operator.neg, (one,), (one,))
+    return jvp
 
 
 def step(loss: Loss, W: Array, eta: Number, *data: Array) -> Array:

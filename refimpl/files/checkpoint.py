@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
+from ..budget import budget
 from ..checks import check_integer, check_type
-from ..errors import NotDefined, brief
+from ..errors import NotDefined, brief, printable
 from ..model.families import families
 from ..model.transformer import Model
 from ..systems import GF, Float, System, system_of
 from ..systems.floats import FILE_DTYPES
-from .disk import PathLike
+from .disk import PathLike, check_path
 from .safetensors import Contents, read_safetensors, write_safetensors
 
 FORMAT = "refimpl 1"
@@ -38,6 +39,7 @@ CONVENTIONS = (
 )
 FARTHEST = 2**53  # every number system can rotate by the positions up to this one
 LONGEST = 10**6  # an entry of the metadata has fewer characters
+LONGEST_MAPS = 10**7  # which is one entry for all memories
 
 
 def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
@@ -45,6 +47,7 @@ def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
 
     Floats of at most 64 bits and GF(p) can be written; φ must be given by name.
     """
+    check_path("save", path)
     check_type("save", "model", model, Model)
     if biases_only and model.biases is None:
         raise ValueError("save: `model` must carry biases to save them alone, got none")
@@ -60,17 +63,22 @@ def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
     write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if system.file_dtype == "BF16"})
 
 
-def load(path: PathLike, base: Model | None = None, *, library: str = "numpy", device: Any = None) -> Model:
+def load(
+    path: PathLike, base: Model | None = None, *, library: str = "numpy", device: Any = None, limit: float = 1
+) -> Model:
     """Read a model; or biases that were saved alone, onto the model they belong to.
 
     base : the model whose biases these are
     library, device : where floats go; biases go where `base` is
+    limit : how many times the usual memory and work the file may ask for, beyond its own size
     """
+    check_path("load", path)
     if base is not None:
         check_type("load", "base", base, Model)
-    contents = read_safetensors(path)
+    contents = read_safetensors(path, limit=limit)
     try:
-        return read_contents(contents, base, library, device)
+        with budget("load", limit, sum(x.nbytes for x in contents.tensors.values())):
+            return read_contents(contents, base, library, device)
     except (ValueError, TypeError) as error:
         kind = NotDefined if isinstance(error, NotDefined) else ValueError
         raise kind(f"load: {path}: {error}") from error
@@ -118,7 +126,7 @@ def read_contents(contents: Contents, base: Model | None, library: str, device: 
     elif tensors.keys() & base.config.shapes:
         raise ValueError("the file must hold biases alone, since `base` is given, got a whole model")
     if (found := digest(base)) != metadata["digest"]:
-        got = metadata["digest"][:12]
+        got = printable(metadata["digest"][:12])
         raise ValueError(f"`digest` must be that of the weights, {found[:12]}…, got {got}…: another model, or changed")
     refuse_unknown(tensors, base.config)
     return read_biases(contents, base)
@@ -126,7 +134,7 @@ def read_contents(contents: Contents, base: Model | None, library: str, device: 
 
 def refuse_unknown(tensors: Mapping[str, Any], config: Any) -> None:
     if unknown := {name for name in tensors.keys() - config.shapes if layer_and_name(name, config)[0] is None}:
-        raise ValueError(f"`{min(unknown)[:200]}` must be a weight of its configuration or a bias")
+        raise ValueError(f"`{printable(min(unknown))}` must be a weight of its configuration or a bias")
 
 
 def read_biases(contents: Contents, model: Model) -> Model:
@@ -144,6 +152,8 @@ def read_biases(contents: Contents, model: Model) -> Model:
         check_integer("metadata", f"prompts[{j}]", n, least=0, most=FARTHEST)
     if not arrays and not prompts:
         return replace(model, biases=None, prompts=())
+    if len(metadata.get("maps", "")) > LONGEST_MAPS:
+        raise ValueError(f"`maps` must have at most {LONGEST_MAPS} characters, got {len(metadata['maps'])}")
     maps = parse("maps", metadata["maps"]) if "maps" in metadata else [[]] * config.layers
     if not isinstance(maps, list) or len(maps) != config.layers:
         raise ValueError(f"`maps` must be a list with one entry for each of {config.layers} layers, got {brief(maps)}")
@@ -229,5 +239,5 @@ def config_from_text(text: str) -> Any:
             raise ValueError(f"it must read {wanted[i : i + 20]!r} at character {i}, got {text[i : i + 20]!r}")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {str(error)[:200]}"
+        problem = f"{type(error).__name__}: {printable(error)}"
         raise ValueError(f"`config` must be one that `save` writes: {problem}") from error

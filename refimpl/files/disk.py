@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import secrets
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
+from ..budget import spend
 from ..errors import brief
 
 PathLike = str | os.PathLike[str]
 LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have about 2^20
+VALUE_BYTES = 100  # memory for each bracket, comma and colon of a JSON text
 
 
 def target_file(who: str, path: PathLike) -> Path:
@@ -43,10 +47,19 @@ def located(about: str) -> Iterator[None]:
 
 @contextmanager
 def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
-    """A new file that replaces the target if the block succeeds, and otherwise leaves no trace."""
-    draft = target.with_name(f".refimpl-{os.getpid()}-{time.time_ns()}.tmp")
+    """A new file that replaces the target if the block succeeds, and otherwise leaves no trace.
+
+    It has the permissions of the file that it replaces; without one, the usual ones. Text is in
+    UTF-8; what UTF-8 lacks, such as a byte of a path that is no text, becomes an escape.
+    """
+    draft = target.with_name(f".refimpl-{secrets.token_hex(8)}.tmp")  # of no other process or thread
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "backslashreplace"}
     try:
-        with open(draft, mode, encoding=None if "b" in mode else "utf-8") as file:
+        allowed = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
+        usual = 0o666 if allowed is None else allowed
+        with open(draft, mode, opener=lambda path, flags: os.open(path, flags, usual), **text) as file:
+            if allowed is not None:
+                os.chmod(draft, allowed)  # some of it may be beyond the umask
             yield file
         os.replace(draft, target)
     except OSError as error:
@@ -55,16 +68,54 @@ def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
         draft.unlink(missing_ok=True)
 
 
-def file_size(who: str, path: PathLike) -> int:
-    if not os.path.isfile(path):
-        raise OSError(f"{who}: cannot read {path}: {'not a regular file' if os.path.exists(path) else 'no such file'}")
-    return os.path.getsize(path)
+_recorded: ContextVar[set[Path] | None] = ContextVar("files that were read", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[set[Path]]:
+    """The set to which, in this block, every file that is read is added, behind any links."""
+    files = set[Path]()
+    token = _recorded.set(files)
+    try:
+        yield files
+    finally:
+        _recorded.reset(token)
+
+
+def check_path(who: str, path: object) -> None:
+    """A path is a str or a PathLike of one. An integer would be a file that is open already."""
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str):
+        raise TypeError(f"{who}: `path` must be a str or a Path, got {type(path).__name__}")
+    if "\0" in name:
+        raise ValueError(f"{who}: `path` must have no null character, got {brief(name)}")
+
+
+@contextmanager
+def opened(who: str, path: PathLike) -> Iterator[tuple[IO[bytes], int]]:
+    """A regular file, open for reading, and its size. Nothing else is opened: a pipe would hang."""
+    check_path(who, path)
+    try:
+        file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)), "rb")
+    except (OSError, UnicodeEncodeError) as error:
+        missing, folder = isinstance(error, FileNotFoundError), os.path.isdir(path)
+        problem = "no such file" if missing else "not a regular file" if folder else getattr(error, "strerror", None)
+        raise OSError(f"{who}: cannot read {path}: {(problem or str(error)).lower()}") from error
+    with file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{who}: cannot read {path}: not a regular file")
+        if (files := _recorded.get()) is not None:
+            files.add(Path(os.path.realpath(path)))
+        yield file, found.st_size
 
 
 def read_bytes(who: str, path: PathLike, most: int = LARGEST_TEXT) -> bytes:
-    if (size := file_size(who, path)) > most:
-        raise ValueError(f"{who}: {path}: the file must have at most {most} bytes, got {size}")
-    return Path(path).read_bytes()
+    with opened(who, path) as (file, size):
+        data = file.read(most + 1) if size <= most else b""  # files of /proc are longer than they say
+    if max(size, len(data)) > most:
+        raise ValueError(f"{who}: {path}: the file must have at most {most} bytes, got {max(size, len(data))} or more")
+    return data
 
 
 def read_text(who: str, path: PathLike, most: int = LARGEST_TEXT) -> str:
@@ -75,31 +126,38 @@ def read_text(who: str, path: PathLike, most: int = LARGEST_TEXT) -> str:
 
 
 def read_object(who: str, path: PathLike, most: int = LARGEST_TEXT) -> dict[str, Any]:
-    text = read_text(who, path, most)
-    try:
-        found = parse_json(text)
-    except RecursionError:
-        raise ValueError(f"{who}: {path}: the JSON must have fewer nested levels, got more than can be read") from None
-    except ValueError as error:
-        raise ValueError(f"{who}: {path}: the file must be JSON: {error}") from error
+    data = read_bytes(who, path, most)
+    with located(f"{who}: {path}"):
+        found = parse_json("the file", data)
     if not isinstance(found, dict):
         raise ValueError(f"{who}: {path}: the JSON must be an object, got {brief(found)}")
     return found
 
 
-def parse_json(text: str) -> Any:
-    """The value of a JSON text. Repeated keys, NaN and Infinity are refused."""
+def parse_json(what: str, data: bytes) -> Any:
+    """The value of a JSON text in UTF-8. Repeated keys, NaN and Infinity are refused.
+
+    A bracket or a comma can make an object of Python of 100 bytes or so; such memory is spent.
+    """
 
     def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = Counter(key for key, _ in pairs)
-        if len(counts) < len(pairs):
-            raise ValueError(f"the key {brief(counts.most_common(1)[0][0])} occurs twice")
-        return dict(pairs)
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise ValueError(f"the key {brief(twice)} occurs twice")
+        return found
 
     def refuse_constant(constant: str) -> None:
         raise ValueError(f"{constant} is not a number of JSON")
 
-    return json.loads(text, object_pairs_hook=distinct_keys, parse_constant=refuse_constant)
+    values = sum(data.count(mark) for mark in (b",", b":", b"[", b"{"))
+    spend(f"{what}: its JSON", memory=VALUE_BYTES * values + (3 if data.isascii() else 9) * len(data))
+    try:
+        return json.loads(data.decode(), object_pairs_hook=distinct_keys, parse_constant=refuse_constant)
+    except RecursionError:
+        raise ValueError(f"{what} must be JSON with fewer nested levels, got more than can be read") from None
+    except ValueError as error:
+        raise ValueError(f"{what} must be JSON in UTF-8: {error}") from error
 
 
 def is_shape(x: Any) -> bool:

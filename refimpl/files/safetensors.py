@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from ..budget import budget
 from ..checks import check_type
 from ..errors import brief
-from .disk import PathLike, file_size, is_shape, parse_json, replacing, target_file
+from .disk import PathLike, check_path, is_shape, located, opened, parse_json, replacing, target_file
 
 # code: dtype, in the order in which the official library lays arrays out
 DTYPES = {"U64": "uint64", "I64": "int64", "F64": "float64", "F32": "float32", "U32": "uint32", "I32": "int32"}
@@ -50,6 +50,7 @@ def write_safetensors(
              gives it; other arrays are written in their own dtype
     """
     who = "write_safetensors"
+    check_path(who, path)
     target = target_file(who, path)
     check_type(who, "tensors", tensors, dict)
     check_encodable(who, tensors, metadata)
@@ -108,21 +109,15 @@ def check_encodable(who: str, names: Iterable[Any], metadata: Any) -> None:
             raise ValueError(f"{who}: names and metadata must be Unicode text, got {brief(text)}") from error
 
 
-def read_safetensors(path: PathLike) -> Contents:
-    """Read arrays, in the order of the file; BF16, which NumPy lacks, as float32 arrays."""
-    file_size("read_safetensors", path)
+def read_safetensors(path: PathLike, *, limit: float = 1) -> Contents:
+    """Read arrays, in the order of the file; BF16, which NumPy lacks, as float32 arrays.
+
+    limit : as in `budget`, for the memory that the header needs
+    """
     who = f"read_safetensors: {path}"
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size - 8
-        if size < 0:
-            raise ValueError(f"{who}: the file must have at least 8 bytes, got {size + 8}")
-        length = int.from_bytes(file.read(8), "little")
-        if length > (most := min(size, LONGEST_HEADER)):
-            raise ValueError(f"{who}: the header must have at most {most} bytes, got a length of {length}")
-        try:
-            metadata, entries = parse_header(who, file.read(length), size - length)
-        except RecursionError:
-            raise ValueError(f"{who}: the header must be nested three deep at most, got far more") from None
+    with opened("read_safetensors", path) as (file, size):
+        with budget("read_safetensors", limit):
+            metadata, entries = parse_header(who, *header_text(who, file, size))
         tensors = {entry.name: read_array(who, file, entry) for entry in entries}
     return Contents(tensors, metadata, {entry.name: entry.code for entry in entries})
 
@@ -137,14 +132,22 @@ class Entry(NamedTuple):
     shape: list[int]
 
 
+def header_text(who: str, file: IO[bytes], size: int) -> tuple[bytes, int]:
+    """The text of a header, and how many bytes follow it."""
+    if size < 8:
+        raise ValueError(f"{who}: the file must have at least 8 bytes, got {size}")
+    length = int.from_bytes(file.read(8), "little")
+    if length > (most := min(size - 8, LONGEST_HEADER)):
+        raise ValueError(f"{who}: the header must have at most {most} bytes, got a length of {length}")
+    return file.read(length), size - 8 - length
+
+
 def parse_header(who: str, text: bytes, size: int) -> tuple[dict[str, str], list[Entry]]:
     """The metadata of a header, and entries that fill all `size` bytes without gap or overlap."""
     if not text.startswith(b"{"):
         raise ValueError(f"{who}: the header must begin with {{, got {text[:1]!r}")
-    try:
-        header = parse_json(text.decode())
-    except ValueError as error:
-        raise ValueError(f"{who}: the header must be JSON in UTF-8: {error}") from error
+    with located(who):
+        header = parse_json("the header", text)
     metadata = header.pop("__metadata__", {})
     check_encodable(who, header, metadata)
     entries = sorted(check_entry(about(who, name), name, info, size) for name, info in header.items())
@@ -165,8 +168,8 @@ def check_entry(who: str, name: str, info: Any, size: int) -> Entry:
     code, shape, offsets = info["dtype"], info["shape"], info["data_offsets"]
     if not isinstance(code, str) or code not in DTYPES:
         raise ValueError(f"{who} must have one of the dtypes {', '.join(DTYPES)}, got {brief(code)}")
-    if not is_shape(shape) or len(shape) > 64 or math.prod(n for n in shape if n) >= 2**60:  # more than NumPy takes
-        wanted = "a shape of at most 64 integers ≥ 0 with a product below 2^60"
+    if not is_shape(shape) or len(shape) > 32 or math.prod(n for n in shape if n) >= 2**60:  # more than NumPy takes
+        wanted = "a shape of at most 32 integers ≥ 0 with a product below 2^60"
         raise ValueError(f"{who} must have {wanted}, got {brief(shape)}")
     if not is_shape(offsets) or len(offsets) != 2:
         raise ValueError(f"{who} must have two integers ≥ 0 as offsets, got {brief(offsets)}")

@@ -10,7 +10,8 @@ import numpy as np
 from ..arrays import HostArray
 from ..checks import check_integer, check_token_ids, check_type
 from ..systems import floats, require, system_of
-from .transformer import Model, transformer
+from ..systems.floats import CUT, quiet
+from .transformer import Model, Pass, embed, run_layers, unembed
 
 
 def generate(model: Model, text: Any, tokens: int, *, temperature: float = 0, seed: int = 0) -> Iterator[int]:
@@ -54,10 +55,11 @@ def check_request(model: Model, text: Any, tokens: int, temperature: float, seed
 
 def read_tokens(model: Model, ids: HostArray) -> tuple[HostArray, Model]:
     """The logits of the next token, (vocabulary,) in float64; the model that carries the text."""
-    logits, states = transformer(model, ids)
-    if logits.ndim != 2:
-        raise ValueError(f"generate: `model` must carry one prompt, got a batch of shape {tuple(logits.shape[:-2])}")
-    return floats(logits[-1, :]), model.carry(states, model.prompts)
+    x, pasts = run_layers(model, embed(model, ids), Pass())
+    if x.ndim != 2:
+        raise ValueError(f"generate: `model` must carry one prompt, got a batch of shape {tuple(x.shape[:-2])}")
+    some = max(x.shape[-2] - CUT, 0) // CUT * CUT  # tokens whose logits are not needed
+    return floats(unembed(model, x[some:, :])[-1, :]), model.carry(pasts, model.prompts)
 
 
 def generate_ids(logits: HostArray, model: Model, tokens: int, temperature: float, seed: int) -> Iterator[int]:
@@ -74,6 +76,6 @@ def choose_token(logits: HostArray, temperature: float, rng: np.random.Generator
     """The likeliest id at temperature 0, else one drawn from softmax(logits / temperature)."""
     if not temperature:
         return int(np.argmax(logits))
-    with np.errstate(over="ignore"):  # at temperatures near 0 the others are infinitely less likely
+    with quiet():  # at temperatures near 0 the others are infinitely less likely
         p = np.exp((logits - logits.max()) / temperature)
     return int(rng.choice(len(p), p=p / p.sum()))

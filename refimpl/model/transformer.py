@@ -29,7 +29,7 @@ from ..attention.rope import circle_point
 from ..checks import check_finite, check_integer, check_kinds, check_shape, check_token_ids, check_type, require_finite
 from ..errors import choose
 from ..systems import System, SystemArray, seed_of, system_of
-from ..systems.floats import array_namespace, constant, device, require_of, surely_finite
+from ..systems.floats import array_namespace, constant, device, quiet, require_of, surely_finite
 
 # √(2/π), as published code has it: the nearest float64.
 GELU = Fraction(7186705221432913, 2**53)
@@ -200,6 +200,7 @@ class Model:
         return {name.removeprefix(start): w for name, w in self.weights.items() if name.startswith(start)}
 
 
+@quiet()
 def transformer(
     model: Model,
     text: Any,

@@ -49,12 +49,14 @@ from ..attention.softmax_attention import KVCache
 from ..checks import check_integer, check_scalar, check_type, is_zero
 from ..errors import NotDefined, NotFinite, choose
 from ..model.transformer import Between, Model, Pass, check_text, embed, run_layers
-from ..systems.floats import array_namespace, device
+from ..systems.floats import array_namespace, device, quiet
 
+PIECE = 1024  # tokens: matrix products gain nothing from more
 # (keys, values, expected queries, layer) -> memory; see compression/
 Maker = Callable[[Array, Array, Array, int], Memory]
 
 
+@quiet()
 def convert(
     model: Model,
     prompt: Any,
@@ -78,9 +80,10 @@ def convert(
     restart : read the input where the prompt began (with `by`, this may be one more approximation);
               False: where it ended, as absolute positions and RoPE before the kernel need
     strength : λ, how often the prompt counts for the input: R_{-M} b_KV + λ Σ …, b_D + λ Σ …
-    chunk : read it in pieces of so many tokens: memory then grows only with a KV cache
+    chunk : how many tokens are read at a time, under mask "causal" PIECE unless stated: memory
+            grows only with a KV cache; under mask "full" all, and memory grows with M
     by : makes a memory for softmax, such as Compression("tilted", 32); None: keep the KV cache
-    form, between : as in `transformer`
+    form, between : as in `transformer`, for each piece
     Equals   the prompted model (theorem iclca)
     Cost     one forward pass over the prompt
     """
@@ -150,6 +153,7 @@ def add_memory(memories: tuple[Memory, ...], memory: Memory, y: Array, v: Array,
     return (*memories[:-1], join(last, memory)) if last and joins else (*memories, memory)
 
 
+@quiet()
 def unconvert(
     model: Model, prompt: Any, *, mask: str = "causal", restart: bool = True, strength: Any = 1, form: Any = None
 ) -> Model:
@@ -204,8 +208,14 @@ def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterat
         text = check_text(model, part, "convert", "prompt")
         columns = () if text.dtype == int else (slice(None),)
         n = max(text.shape[-1 - len(columns)], 1)
-        for first in range(0, n, chunk or n):
-            yield text[(..., slice(first, first + (chunk or n)), *columns)]
+        step = piece_length(n, chunk, mask)
+        for first in range(0, n, step):
+            yield text[(..., slice(first, first + step), *columns)]
+
+
+def piece_length(n: int, chunk: int | None, mask: str) -> int:
+    """How many of n ≥ 1 tokens of a prompt are read at a time."""
+    return chunk or (PIECE if mask == "causal" else n)
 
 
 def no_tokens(model: Model) -> Array:

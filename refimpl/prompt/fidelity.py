@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..checks import check_token_ids, check_type
-from ..model.transformer import Model, transformer
+from ..model.transformer import Model, Pass, embed, run_layers, unembed
 from ..systems import Float, floats, system_of
 from ..systems.array import host
-from ..systems.floats import itemsize
+from ..systems.floats import itemsize, quiet
 from ..systems.formats import FORMATS
 
 
@@ -46,6 +46,7 @@ class Fidelity:
         return {"verdict": "WORSE" if self.worse_than_dropped else "MEASURED", **asdict(self)}
 
 
+@quiet()
 def fidelity(
     model: Model, converted: Model, prompt: Any, text: Any, *, form: Any = None, mask: str = "causal"
 ) -> Fidelity:
@@ -59,10 +60,16 @@ def fidelity(
         raise ValueError(f"fidelity: `model` must {wanted}, got vectors")
     lead = np.broadcast_shapes(*(x.shape[:-1] for x in ids))
     both, M = np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in ids], axis=-1), ids[0].shape[-1]
-    want, _ = transformer(model, both, form=form, mask=M if mask == "full" else mask)
-    want, got, without = floats(want)[..., M:, :], floats(converted(text)), floats(model(text))
+    want = logits_after(model, both, M, form, M if mask == "full" else mask)
+    want, got, without = floats(want), floats(converted(text)), floats(model(text))
     sizes = sizes_in_bytes(converted)
     return Fidelity(*distance(got, want), *distance(without, want), sizes["biases"], sizes.get("kv_cache"))
+
+
+def logits_after(model: Model, ids: Any, M: int, form: Any, mask: Mask = "causal") -> Array:
+    """The logits of the tokens after the first M. Those of the prompt would need much memory."""
+    x, _ = run_layers(model, embed(model, ids), Pass(form, mask))
+    return unembed(model, x[..., M:, :])
 
 
 def sizes_in_bytes(model: Model) -> dict[str, int]:
@@ -86,9 +93,9 @@ def rounding(model: Model, converted: Model, prompt: Any, text: Any, *, form: An
 
     biases = model.biases and tuple(b.map_arrays(wide) for b in model.biases)
     truth = replace(model, weights={name: wide(w) for name, w in model.weights.items()}, biases=biases)
-    both, M = [*map(int, host(prompt)), *map(int, host(text))], len(prompt)
-    (want, _), (prompted, _) = (transformer(m, both, form=form) for m in (truth, model))
-    return distance(converted(text), want[M:, :])[0], distance(prompted[M:, :], want[M:, :])[0]
+    both, M = np.array([*map(int, host(prompt)), *map(int, host(text))]), len(prompt)
+    want, prompted = (logits_after(m, both, M, form) for m in (truth, model))
+    return distance(converted(text), want)[0], distance(prompted, want)[0]
 
 
 def distance(got: Array, want: Array) -> tuple[float, float]:

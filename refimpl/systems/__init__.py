@@ -16,6 +16,11 @@
 To add a system, write one file here. It subclasses `ObjectSystem` (numbers are Python objects) or
 `ArraySystem` (numbers are planes of machine numbers) and gives it a name, what it can do, and its
 arithmetic. `system(name)` and `refimpl verify --system` find it by its name.
+
+Threads may share systems and arrays, and compute what they would compute one after the other, bit
+for bit. An instance of `Degrees` belongs to one analysis, and so to one thread. mpmath's constants
+and python-flint's precision are the whole process's: our threads use them in turn, but one that
+changes `flint.ctx` meanwhile changes our balls, and they its precision.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ import hashlib
 import math
 import numbers
 import operator
+import os
+import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import Any, cast
 
@@ -26,6 +27,14 @@ from ..errors import NotDefined, choose
 
 Planes = tuple[HostArray, ...]
 Frequencies = list[tuple[Fraction, Fraction]]  # θ = base^exponent as (base, exponent)
+
+# mpmath keeps constants for the whole process, and python-flint a precision. A thread that uses
+# them holds this; another that changes them behind our back cannot be helped. No fork takes place
+# while one holds it, or the child would find it held for ever.
+GLOBAL_STATE = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    _release = GLOBAL_STATE.release
+    os.register_at_fork(before=GLOBAL_STATE.acquire, after_in_parent=_release, after_in_child=_release)
 
 # What a system can do, and the function whose absence shows that it cannot.
 CAPABILITIES = {"ring": "multiplication", "field": "division", "ordered": "maximum", "real": "exp"}
@@ -205,7 +214,9 @@ class SystemArray:
         return planes[0] if len(planes) == 1 else planes
 
     def __repr__(self) -> str:
-        parts = [np.array2string(p, formatter={"object": lambda v: str(plain(v))}, separator=", ") for p in self.planes]
+        text = functools.partial(np.array2string, formatter={"object": lambda v: str(plain(v))}, separator=", ")
+        with GLOBAL_STATE:  # python-flint prints as many digits as its precision has
+            parts = [text(p) for p in self.planes]
         return f"{self.system.name}({'; '.join(parts)})"
 
     def __len__(self) -> int:
@@ -535,19 +546,14 @@ class ObjectSystem(ArraySystem):
             return super().random(shape, seed)
         return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
 
-    def power(self, base: Any, exponent: Any) -> Any:
-        """base^exponent for two objects of a real system."""
+    def power(self, base: Fraction, exponent: Fraction, bits: int) -> Any:
+        """base^exponent in a real system, with that many more bits where a system can."""
         raise NotImplementedError
-
-    def guard(self, bits: int) -> AbstractContextManager[Any]:
-        """Work inside it with that many more bits, where a system can."""
-        return nullcontext()
 
     def angles(self, frequencies: Frequencies, positions: Any) -> tuple[Array, Array]:
         if "real" not in self.can:
             return super().angles(frequencies, positions)
         p = np.asarray(positions).astype(object)[..., None]
-        with self.guard(int(abs(p).max(initial=0)).bit_length()):
-            theta = np.array([self.power(self.number(b), self.number(e)) for b, e in frequencies], dtype=object)
-            angle = self.wrap((p * theta,))
+        bits = int(abs(p).max(initial=0)).bit_length()
+        angle = self.wrap((p * np.array([self.power(*theta, bits) for theta in frequencies], dtype=object),))
         return self.cos(angle), self.sin(angle)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrays import HostArray
 from ..errors import NotDefined, choose
-from .array import ObjectSystem, Planes, SystemArray, elementwise, integer_argument
+from .array import GLOBAL_STATE, ObjectSystem, Planes, SystemArray, elementwise, integer_argument
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -64,8 +64,9 @@ class Balls(ObjectSystem):
     def _max(self, x: Any, y: Any) -> Any:
         return self.ctx.mpf([max(x.a, y.a), max(x.b, y.b)])
 
-    def power(self, base: Any, exponent: Any) -> Any:
-        return self.ctx.power(base, exponent) * self.unit
+    def power(self, base: Fraction, exponent: Fraction, bits: int) -> Any:
+        with GLOBAL_STATE:
+            return self.ctx.power(self.number(base), self.number(exponent)) * self.unit
 
     def apply(self, name: str, x: Any) -> Any:
         # About once in 10⁴ times, mpmath's exp misses its enclosure by a last place, which `unit`
@@ -100,7 +101,8 @@ class Balls(ObjectSystem):
         return (x[0] / y[0],)
 
     def function(self, name: str, x: SystemArray) -> SystemArray:
-        return self.wrap((elementwise(functools.partial(self.apply, name), x.planes[0]),))
+        with GLOBAL_STATE:
+            return self.wrap((elementwise(functools.partial(self.apply, name), x.planes[0]),))
 
     def ends(self, x: Any) -> tuple[Fraction, Fraction]:
         """A ball's two ends, exactly."""
@@ -129,11 +131,11 @@ class Balls(ObjectSystem):
 
 
 def at_own_precision(method: Method) -> Method:
-    """The method, run at the precision of its system: that of python-flint is global."""
+    """The method, run at the precision of its system: python-flint has one for all threads."""
 
     @functools.wraps(method)
     def run(self: ArbBalls, *args: Any, **options: Any) -> Any:
-        with self.flint.ctx.workdps(self.digits):
+        with GLOBAL_STATE, self.flint.ctx.workdps(self.digits):
             return method(self, *args, **options)
 
     return cast(Method, run)
@@ -172,8 +174,8 @@ class ArbBalls(Balls):
     def _max(self, x: Any, y: Any) -> Any:
         return x.max(y)
 
-    def power(self, base: Any, exponent: Any) -> Any:
-        return base**exponent
+    def power(self, base: Fraction, exponent: Fraction, bits: int) -> Any:
+        return self.number(base) ** self.number(exponent)
 
     def hull(self, x: Any, y: Any) -> Any:
         return x.union(y)

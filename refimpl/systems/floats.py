@@ -10,7 +10,7 @@ import functools
 import importlib
 import math
 import operator
-import warnings
+import threading
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any, cast
@@ -20,7 +20,17 @@ import numpy as np
 
 from ..arrays import Array, HostArray, Namespace
 from ..errors import NotDefined, choose
-from .array import Frequencies, System, SystemArray, elementwise, fractions, host, refuse_argument, require
+from .array import (
+    GLOBAL_STATE,
+    Frequencies,
+    System,
+    SystemArray,
+    elementwise,
+    fractions,
+    host,
+    refuse_argument,
+    require,
+)
 from .formats import FORMATS, nearest, round_to
 
 # library: the extra that installs it
@@ -30,6 +40,10 @@ FILE_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16":
 
 # Silences NumPy's warnings where the code itself looks for nan and inf, and says where they are.
 quiet = functools.partial(np.errstate, all="ignore")
+
+# Where OpenBLAS multiplies so many rows, or a multiple, it adds up each as it would among more. So
+# products cut there into pieces have the bits of the whole, unless they are very small.
+CUT = 48
 
 
 _namespaces: dict[type, Namespace] = {}  # by the type of arrays
@@ -111,6 +125,8 @@ def surely_finite(x: Array) -> bool:
         return x.system.always_finite
     if not isinstance(x, np.ndarray):
         return False
+    if (rows := Rows.of(x)) is not None and rows.finite:
+        return True
     if x.size < 4096 or x.dtype not in (np.float32, np.float64) or x.ndim < 2:
         return bool(np.isfinite(x).all())
     with quiet():
@@ -148,6 +164,70 @@ class Pieces:
         return xp.concat([empty, *self.parts], axis=-2)
 
 
+class Rows(np.ndarray):
+    """Memory of rows (..., capacity, width) in which NumPy arrays that were appended to stand.
+
+    The first `used` rows are taken and are never written again; `finite`: they hold no nan or inf.
+    """
+
+    used: int
+    finite: bool
+    lock: Any
+
+    @staticmethod
+    def of(x: HostArray) -> Rows | None:
+        """The memory in which x stands, if it is of this kind."""
+        base = x.base
+        while base is not None and not isinstance(base, Rows):
+            base = getattr(base, "base", None)
+        return base
+
+    @classmethod
+    def copied(cls, x: HostArray, lead: tuple[int, ...], n: int) -> Rows:
+        """The rows of x, taken, and room for n and some more."""
+        used, width = x.shape[-2:]
+        rows = cls((*lead, used + n + max(64, (used + n) // 8), width), x.dtype)  # it must own its memory
+        rows.used, rows.finite, rows.lock = used, surely_finite(x), threading.Lock()
+        rows[..., :used, :] = x
+        return rows
+
+    def begin_with(self, x: HostArray) -> bool:
+        """Is x the first rows, from the first to its last?"""
+        place, own = x.__array_interface__["data"][0], self.__array_interface__["data"][0]
+        steps = zip(x.shape, x.strides, self.strides, strict=False)
+        fits = x.ndim == self.ndim and x.shape[:-2] == self.shape[:-2] and x.shape[-1] == self.shape[-1]
+        return bool(x.size) and fits and place == own and all(n == 1 or a == b for n, a, b in steps)
+
+    def claim(self, used: int, n: int) -> bool:
+        """Take n more rows behind `used` ones, if they are free: of two callers one gets them."""
+        with self.lock:
+            free = self.used == used and used + n <= self.shape[-2]
+            self.used += n if free else 0
+            return free
+
+
+def append_rows(x: Array, new: Array, lead: tuple[int, ...]) -> Array:
+    """concat([x, new], axis=-2), broadcast to these leading axes.
+
+    NumPy's are written behind x, into room that an earlier call has left, so a text that grows
+    token by token is not copied for each. All that others hold stays as it is, since only behind
+    the newest rows more can be written in place. The result is read-only.
+    """
+    if not isinstance(x, np.ndarray):
+        xp = array_namespace(x)
+        return xp.concat([xp.broadcast_to(y, (*lead, *y.shape[-2:])) for y in (x, new)], axis=-2)
+    used, n = x.shape[-2], new.shape[-2]
+    rows = Rows.of(x)
+    if rows is None or rows.shape[:-2] != lead or not rows.begin_with(x) or not rows.claim(used, n):
+        rows = Rows.copied(x, lead, n)
+        rows.claim(used, n)
+    rows[..., used : used + n, :] = new
+    rows.finite = rows.finite and surely_finite(new)
+    both = rows.view(np.ndarray)[..., : used + n, :]
+    both.flags.writeable = False
+    return both
+
+
 def dtype_name(dtype: Any) -> str:
     """ "float32", in whatever way a library spells it."""
     return str(getattr(dtype, "__name__", dtype)).split(".")[-1]
@@ -170,8 +250,8 @@ class Float(System):
             device = importlib.import_module("jax").devices(device)[0] if jax else module.Device(device)
         xp = array_namespace(module.zeros(0))
         wanted, floating = getattr(module, dtype, None), False
-        with suppress(TypeError), warnings.catch_warnings(action="ignore"):  # JAX may give less, and warn
-            got = xp.zeros(0, dtype=wanted).dtype
+        with suppress(TypeError, AttributeError):
+            got = cast(Any, xp).result_type(wanted)  # JAX may give less
             floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
         if not floating:
             raise ValueError(f"Float: {library} has no floating dtype {dtype!r}")
@@ -277,10 +357,12 @@ def _turns(frequencies: tuple[tuple[Fraction, Fraction], ...]) -> tuple[HostArra
 
     ctx = mpmath.MPContext()
     ctx.prec = 200
-    theta = [ctx.power(*(ctx.mpf(x.numerator) / x.denominator for x in pair)) for pair in frequencies]
+    with GLOBAL_STATE:
+        theta = [ctx.power(*(ctx.mpf(x.numerator) / x.denominator for x in pair)) for pair in frequencies]
+        turn = 2 * ctx.pi
     if any(abs(t) >= 2**64 for t in theta):
         raise ValueError(f"angle_table: `frequencies` must be below 2^64 in size, got {float(max(theta, key=abs)):.3g}")
-    turns = [ctx.ldexp(t / (2 * ctx.pi), 64) for t in theta]
+    turns = [ctx.ldexp(t / turn, 64) for t in theta]
     whole = [int(ctx.nint(t)) for t in turns]
     part = [float(t - w) for t, w in zip(turns, whole, strict=True)]
     return np.array([w % 2**64 for w in whole], dtype=np.uint64), np.array(part)

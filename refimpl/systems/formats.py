@@ -20,6 +20,7 @@ FORMATS = {
 }
 
 
+@np.errstate(all="ignore")  # it rounds what underflows or overflows
 def round_to(x: Any, format: str) -> HostArray:
     """The nearest number of the format, ties to even; gradual underflow; overflow to inf."""
     bits, low, high = FORMATS[format]

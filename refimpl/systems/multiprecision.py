@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager
 from fractions import Fraction
+from itertools import repeat
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from ..arrays import HostArray
 from . import slices
-from .array import ObjectSystem, SystemArray, elementwise, integer_argument
+from .array import GLOBAL_STATE, ObjectSystem, SystemArray, elementwise, integer_argument
 
 
 class Multiprecision(ObjectSystem):
@@ -25,17 +25,18 @@ class Multiprecision(ObjectSystem):
         import mpmath
 
         self.digits, self.name, self.label = digits, f"mpmath({digits} digits)", f"mpmath({digits})"
-        self.libmp, self.ctx = mpmath.libmp, mpmath.MPContext()
-        self.ctx.dps = digits
-        self._exact = mpmath.MPContext()  # its sums of products do not round
-        self._exact.prec = self.ctx.prec + 2**16
+        self.libmp, self.ctx = mpmath.libmp, context(mpmath.libmp.dps_to_prec(digits))
+        self._exact = context(self.ctx.prec + 2**16)  # its sums of products do not round
 
     @classmethod
     def from_label(cls, word: str, argument: str) -> Multiprecision:
         return MP(integer_argument(word, argument, 50))
 
     def number(self, x: Fraction) -> Any:
-        return self.ctx.make_mpf(self.libmp.from_rational(x.numerator, x.denominator, self.ctx.prec, "n"))
+        return self._nearest(x, self.ctx)
+
+    def _nearest(self, x: Fraction, ctx: Any) -> Any:
+        return ctx.make_mpf(self.libmp.from_rational(x.numerator, x.denominator, ctx.prec, "n"))
 
     def fractions(self, x: SystemArray) -> HostArray:
         return elementwise(lambda a: Fraction(*map(int, self.libmp.to_rational(a._mpf_))), x.planes[0])
@@ -45,7 +46,8 @@ class Multiprecision(ObjectSystem):
         return near if np.isfinite(near).all() and np.all(x.planes[0] == near) else None
 
     def function(self, name: str, x: SystemArray) -> SystemArray:
-        return self.wrap((elementwise(getattr(self.ctx, name), x.planes[0]),))
+        with GLOBAL_STATE:
+            return self.wrap((elementwise(getattr(self.ctx, name), x.planes[0]),))
 
     def isfinite(self, x: SystemArray) -> HostArray:
         return elementwise(self.ctx.isfinite, x.planes[0]).astype(bool)
@@ -62,28 +64,37 @@ class Multiprecision(ObjectSystem):
         terms = min(a.size * b.shape[-2], b.size * a.shape[-2])  # products of two entries, at least
         left, right = (align(a), align(b)) if terms > SMALL else (None, None)
         if not left or not right:
-            wide = self._exact.convert  # the context of this system may be in use in other threads
+            wide = self._exact.convert
             total = super().matmul(*(self.wrap((elementwise(wide, v.planes[0]),)) for v in (x, y)))
             return self.wrap((elementwise(lambda v: +self.ctx.convert(v), total.planes[0]),))
         man = slices.matmul(left[0], slices.Integers(*(np.swapaxes(v, -1, -2) for v in right[0])))
         exp = np.broadcast_to(left[1] + np.swapaxes(right[1], -1, -2), man.shape)
-        new, mpf, prec = object.__new__, self.ctx.mpf, self.ctx.prec
-        entries = [new(mpf) for _ in range(man.size)]  # ctx.make_mpf without its calls
+        entries = list(map(object.__new__, repeat(self.ctx.mpf, man.size)))  # ctx.make_mpf without its calls
         # With gmpy2, libmp's function is written in C and faster than ours.
         round_off = self.libmp.from_man_exp if self.libmp.BACKEND == "gmpy" else self._round
-        for v, m, e in zip(entries, man.flat, exp.ravel().tolist(), strict=True):
-            v._mpf_ = round_off(m, e, prec, "n")
+        rounded = map(round_off, man.ravel().tolist(), exp.ravel().tolist(), repeat(self.ctx.prec), repeat("n"))
+        for v, parts in zip(entries, rounded, strict=True):
+            v._mpf_ = parts
         return self.wrap((np.fromiter(entries, object, len(entries)).reshape(man.shape),))
 
     def _round(self, m: int, e: int, prec: int, rounding: str) -> Any:
         """m 2^e as mpmath holds it: libmp.from_man_exp without its checks of arguments."""
         return self.libmp.normalize(1 if m < 0 else 0, abs(m), e, m.bit_length(), prec, rounding)
 
-    def guard(self, bits: int) -> AbstractContextManager[Any]:
-        return cast(AbstractContextManager[Any], self.ctx.extraprec(bits + 8))
+    def power(self, base: Fraction, exponent: Fraction, bits: int) -> Any:
+        wide = context(self.ctx.prec + bits + 8)
+        with GLOBAL_STATE:
+            return wide.power(self._nearest(base, wide), self._nearest(exponent, wide))
 
-    def power(self, base: Any, exponent: Any) -> Any:
-        return self.ctx.power(base, exponent)
+
+@functools.cache
+def context(prec: int) -> Any:
+    """mpmath with so many bits. Nobody may change it: other threads use it too."""
+    import mpmath
+
+    ctx = mpmath.MPContext()
+    ctx.prec = prec
+    return ctx
 
 
 MP = functools.cache(Multiprecision)

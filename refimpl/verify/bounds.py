@@ -27,7 +27,7 @@ from ..attention.linear_attention import IDENTITY, UNNORMALISED, State, linear_a
 from ..attention.state import features, no_text
 from ..systems import QQ, SystemArray, fractions
 from ..systems.array import elementwise, host
-from ..systems.floats import dtype_name
+from ..systems.floats import dtype_name, quiet
 from ..systems.formats import FORMATS
 
 
@@ -133,6 +133,7 @@ class Judgement:
     rows: int
 
 
+@quiet()
 def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
     """Compare float output with exact output, row by row of (..., n, m).
 
@@ -140,7 +141,7 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
     row proves nothing: the row is vacuous and counts as not run.
 
     EXACT    every entry is equal        EXCESS   an error is beyond its bound
-    VACUOUS  every row is vacuous
+    VACUOUS  every row is vacuous, or there is nothing to compare
 
     >>> rng = np.random.default_rng(0)
     >>> q, k, v = rng.uniform(0, 1, (3, 8, 4))
@@ -162,11 +163,12 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
 
 def judge_errors(error: np.ndarray, size: np.ndarray, bound: np.ndarray) -> Judgement:
     """The verdict of `judge`, from the errors and the sizes of the exact output."""
-    size, most = (np.max(x, axis=-1, initial=0) for x in (size, bound))
-    vacuous = (most >= size) & (most > 0)
+    vacuous = vacuous_rows(size, bound)
     ratio = elementwise(_ratio, error, bound).astype(np.float64)
     index = tuple(int(i) for i in np.unravel_index(np.argmax(ratio), ratio.shape)) if ratio.size else ()
     worst = float(ratio[index]) if index else 0.0
+    if not error.size:
+        return Judgement("VACUOUS", 0.0, (), 0, 0)
     if worst > 1:
         verdict = "EXCESS"
     elif not np.any(error):
@@ -174,3 +176,9 @@ def judge_errors(error: np.ndarray, size: np.ndarray, bound: np.ndarray) -> Judg
     else:
         verdict = "VACUOUS" if vacuous.all() else "WITHIN BOUND"
     return Judgement(verdict, worst, index, int(vacuous.sum()), vacuous.size)
+
+
+def vacuous_rows(size: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Where the largest bound of a row is as large as its largest entry, and not 0."""
+    entry, most = (np.max(x, axis=-1, initial=0) for x in (size, bound))
+    return np.asarray((most >= entry) & (most > 0))

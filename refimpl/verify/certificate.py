@@ -2,29 +2,39 @@
 
 Each seed is a digest of the source, the theorem, the system, the shape and the user's seed. The
 certificate names them all, so a replay draws the same numbers. In exact systems it must give the
-same results bit for bit; in floats too, if the versions of all packages are the same.
+same results bit for bit; in floats too, if the versions of all packages are the same, and so is
+the number of BLAS threads, on which the order of sums depends.
 """
 
 from __future__ import annotations
 
+import functools
 import platform
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..arrays import Array
+from ..budget import budget, spend
+from ..errors import brief, choose, printable
 from ..packages import CORE, OPTIONAL, __version__, version
-from ..systems import Dependencies, Rounded, SystemArray, system
+from ..systems import QQ, Dependencies, Rounded, System, SystemArray, system
 from ..systems.array import elementwise, host
-from .cases import case_from_json
+from .cases import FeatureCase, Shape, case_from_json
 from .check import Draws, check, minimal, source
+from .formal import PRINTED, PROVED
 from .implementation import REFIMPL, Implementation
 from .registry import THEOREMS
-from .theorem import Numbers, Result
+from .theorem import Numbers, Result, Theorem
+from .theorems.features import MAPS
 
-FORMAT = "refimpl certificate 1"
+FORMAT = "refimpl certificate 2"
+MANY_DIGITS, MANY_SYSTEMS = 1000, 16  # beyond these, even the cases of `verify` are paid for
+LARGEST = 2**26  # bytes of a certificate
 # The fields of a result that a replay must repeat
 REPEATED = [f.name for f in fields(Result) if f.name not in ("theorem", "system", "seconds", "cases", "notes")]
 
@@ -42,8 +52,17 @@ def certificate(
         "seconds": seconds,
         "primes": [int(name[3:-1]) for name in dict.fromkeys(r.system for r in results) if name.startswith("GF(")],
         "results": [entry(r) for r in results],
-        "proofs": [{"theorem": r.theorem, "verdict": r.verdict, "evidence": r.evidence} for r in proofs],
+        "proofs": [
+            {"theorem": r.theorem, "verdict": r.verdict, "evidence": r.evidence, "statements": statements(r)}
+            for r in proofs
+        ],
     }
+
+
+def statements(proof: Result) -> dict[str, str]:
+    """The statements that Coq accepted here, each with the digest of what Coq prints for it."""
+    names = PROVED[proof.theorem] if proof.verdict in ("PROVED", "IN PART") else ()
+    return {name: PRINTED[name] for name in names}
 
 
 def entry(result: Result) -> dict[str, Any]:
@@ -78,32 +97,37 @@ def array_text(x: Array) -> list[Any]:
     return [elementwise(str, p.astype(object)).tolist() for p in planes]
 
 
+class Row(NamedTuple):
+    """One check that a certificate asks for, and its result there."""
+
+    old: dict[str, Any]
+    theorem: Theorem
+    system: System
+    cases: list[Shape]
+
+
 def replay(
-    data: Any, progress: Callable[[str], None] = lambda line: None, impl: Implementation = REFIMPL
+    data: Any, progress: Callable[[str], None] = lambda line: None, impl: Implementation = REFIMPL, *, limit: float = 1
 ) -> tuple[list[Result], list[str]]:
-    """Repeat the checks of a certificate; return the results and a line for each difference."""
+    """Repeat the checks of a certificate; return the results and a line for each difference.
+
+    limit : how many times the usual memory and work the certificate may ask for; what `verify`
+            itself would check with this seed is free
+    """
     try:
-        if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']!r}")
-        draws, same = Draws(int(data["seed"]), str(data["source"])), data["versions"] == versions()
-        rows = [
-            (old, THEOREMS[old["theorem"]], system(old["system"]), [*map(case_from_json, old["cases"])])
-            for old in data["results"]
-        ]
-        if type(data["seed"]) is not int or not any(cases for *_, cases in rows):
-            raise ValueError("there is nothing to repeat")
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(
-            f"verify: --replay needs a certificate that --json wrote ({FORMAT}): {type(error).__name__}: {error}"
-        ) from error
-    results = []
+        draws, rows = read_certificate(data)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ImportError, RecursionError) as error:
+        problem = f"{type(error).__name__}: {printable(error)}"
+        raise ValueError(f"replay: `data` must be a certificate that --json wrote ({FORMAT}): {problem}") from error
+    with budget("replay", limit):
+        spend_on_rows(rows, draws.seed)
+    results, same = list[Result](), data["versions"] == versions()
     differences = [] if draws.source == source() else ["the source has changed since"]
     for old, theorem, numbers, cases in rows:
         if not cases:
             if old.get("verdict") != "N/A":
-                differences.append(
-                    f"{theorem.name} in {old['system']}: no shape is given, yet the verdict is {old.get('verdict')!r}"
-                )
+                given = f"no shape is given, yet the verdict is {brief(old.get('verdict'))}"
+                differences.append(f"{theorem.name} in {numbers.label}: {given}")
             continue
         progress(f"{theorem.name} in {numbers.name}")
         new = check(theorem, numbers, cases, draws, impl)
@@ -112,5 +136,89 @@ def replay(
         for name in REPEATED if bitwise else ("verdict", "instances"):
             now, then = getattr(new, name), old.get(name)
             if now != then:
-                differences.append(f"{theorem.name} in {new.system}: {name} is {now!r}, in the certificate {then!r}")
+                other = f"{name} is {now!r}, in the certificate {printable(repr(then))}"
+                differences.append(f"{theorem.name} in {new.system}: {other}")
     return results, differences
+
+
+def read_certificate(data: Any) -> tuple[Draws, list[Row]]:
+    """The draws and the rows of a certificate, from a file that may hold anything."""
+    if data["format"] != FORMAT:
+        raise ValueError(f"its format is {brief(data['format'])}")
+    seed, digest, _ = data["seed"], data["source"], data["versions"]
+    if type(seed) is not int or type(digest) is not str:
+        raise ValueError(f"its seed and source must be an integer and a text, got {brief(seed)} and {brief(digest)}")
+    rows = [read_row(old) for old in as_list(data["results"])]
+    if not any(row.cases for row in rows):
+        raise ValueError("there is nothing to repeat")
+    return Draws(seed, digest), rows
+
+
+def read_row(old: Any) -> Row:
+    choose("a result", "theorem", old["theorem"], THEOREMS)
+    theorem, numbers = THEOREMS[old["theorem"]], system_in_file(old["system"])
+    cases = [case_from_json(case) for case in as_list(old["cases"])]
+    kinds = {type(case) for case in theorem.cases or theorem.more(0)}
+    for case in cases:
+        if type(case) not in kinds:
+            raise ValueError(f"{theorem.name} speaks of no {type(case).__name__}")
+    return Row(old, theorem, numbers, cases)
+
+
+def as_list(x: Any) -> list[Any]:
+    if not isinstance(x, list):
+        raise ValueError(f"results and cases must be lists, got {brief(x)}")
+    return x
+
+
+def system_in_file(label: Any) -> System:
+    """The system of a label, with one number made in it: a missing device is an error here."""
+    if not isinstance(label, str) or len(label) > 80:
+        raise ValueError(f"the system must be a text of at most 80 characters, got {brief(label)}")
+    if re.search(r"\d{20}", label):
+        raise ValueError(f"the system must have numbers of at most 19 digits, got {brief(label)}")
+    try:
+        found = system(label)
+        found.convert([1])
+        found.ways  # noqa: B018  refuses a system in which nothing can be decided
+    except (RuntimeError, AssertionError) as error:  # of torch and JAX, for a device that is not here
+        raise ValueError(f"no arrays of {brief(label)} can be made here: {printable(error)}") from error
+    return found
+
+
+def spend_on_rows(rows: Sequence[Row], seed: int) -> None:
+    """Charge a certificate for its checks, but not for those that `verify` makes with this seed."""
+    labels = dict.fromkeys(row.system.label for row in rows if digits(row.system) <= MANY_DIGITS)
+    usual, free = [*labels][:MANY_SYSTEMS], dict[tuple[str, str], Counter[Shape]]()
+    own = functools.cache(lambda name: (*THEOREMS[name].cases, *THEOREMS[name].more(seed)))
+    for _, theorem, numbers, cases in rows:
+        key = theorem.name, numbers.label
+        if key not in free:
+            free[key] = Counter(own(theorem.name) if numbers.label in usual else ())
+        for case in cases:
+            free[key][case] -= 1
+            if free[key][case] < 0:
+                memory, operations = estimate(theorem, numbers, case)
+                what = f"replay: {theorem.name} in {numbers.label} at {printable(case)}"
+                spend(what, memory=memory, operations=operations)
+
+
+def digits(numbers: System) -> int:
+    """The decimal digits to which a system computes; 0 if nobody chose them."""
+    return int(getattr(numbers, "digits", 0))
+
+
+def estimate(theorem: Theorem, numbers: System, case: Shape) -> tuple[int, int]:
+    """The bytes and the operations that a check needs, estimated from above."""
+    calls, count, products, growth = case.work()
+    size, time = 100, 300  # bytes and nanoseconds for a number: of floats and residues, with their analyses
+    if digits(numbers):
+        size, time = 200 + digits(numbers), 3000 * (1 + digits(numbers) // 30) ** 2
+    elif numbers is QQ:
+        size, time = 200 + 20 * growth, 2000 + 5 * growth**2
+    elif isinstance(numbers, Dependencies):
+        size, time = 100 + count // 8, 300 + count // 8
+    drawn, width = 0, 0
+    if "sampled" in theorem.ways and isinstance(case, FeatureCase):
+        drawn, width = MAPS * case.r * (case.d + 2), case.d
+    return size * count + 40 * drawn, 20_000 * calls + time * products + 20 * drawn * width

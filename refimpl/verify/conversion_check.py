@@ -33,10 +33,11 @@ from ..attention.softmax_attention import concatenate
 from ..checks import check_type
 from ..errors import NotDefined
 from ..model.attention_layers import Config
-from ..model.transformer import AttentionCall, Model, Pass, check_text, embed, run_layers, token_vectors, transformer
+from ..model.transformer import AttentionCall, Model, Pass, check_text, embed, run_layers, token_vectors, unembed
+from ..prompt.conversion import piece_length
 from ..systems import Float, RunningError, System, system_of
 from ..systems.array import host, seed_of
-from ..systems.floats import array_namespace
+from ..systems.floats import array_namespace, quiet
 from .bounds import Judgement, finite_fractions, judge
 
 Calls = list[AttentionCall]
@@ -117,6 +118,7 @@ def held_out(model: Model, after: int, tokens: int, seed: int) -> Any:
     return system_of(model.like).random((n, c.width), own)
 
 
+@quiet()
 def check_conversion(
     model: Model,
     converted: Model,
@@ -158,13 +160,14 @@ def check_conversion(
         return x
 
     prompted, over_both = weighted_form(definition, M, strength), both.mask_over_both(M)
-    wanted, _ = transformer(model, everything, form=prompted, mask=over_both, between=watch)
+    x, _ = run_layers(model, embed(model, everything), Pass(prompted, over_both, watch))
+    wanted = unembed(model, x[..., M:, :])
     calls, checks = prompt_calls(model, P, chunk, form, mask), []
     for i, state in enumerate(converted.biases or ()):
         progress(f"layer {i + 1} of {layers}: prompted against converted")
         model.config.layer(model, i, inputs[i], state, Pass(form, on_attention=lambda j, call: calls[j].append(call)))
         checks.append(check_layer(i, system, both, twin, calls[i]))
-    difference, size = largest_difference(system, converted(text), wanted[..., M:, :])
+    difference, size = largest_difference(system, converted(text), wanted)
     return ConversionCheck(tuple(checks), difference, size)
 
 
@@ -191,8 +194,9 @@ def prompt_calls(model: Model, P: Any, chunk: int | None, form: Any, mask: str) 
     """
     calls: list[Calls] = [[] for _ in range(model.config.layers)]
     run = Pass(form, mask, on_attention=lambda i, call: calls[i].append(call))
-    step = chunk or max(P.shape[-2], 1)
-    for start in range(0, max(P.shape[-2], 1), step):
+    n = max(P.shape[-2], 1)
+    step = piece_length(n, chunk, mask)
+    for start in range(0, n, step):
         _, pasts = run_layers(model, embed(model, P[..., start : start + step, :]), run)
         model = model.carry(pasts, model.prompts)
     return calls

@@ -1,13 +1,23 @@
-"""What Coq has proved, for all shapes and values over any field, and whether it was run here."""
+"""What Coq has proved, for all shapes and values over any field, and whether it was run here.
+
+PROVED rests on proofs/_build/audited.json, in which `make -C proofs audit` says what Coq accepted
+on this machine: the digests of all sources, and of every statement as Coq prints it. Without Coq,
+`status` sees that the sources are those audited and those that formal.toml names, that every
+statement has a proof that ends with Qed, and that the audit saw it as formal.toml has it. A file
+that was written by hand for unchanged sources is believed: what it claims then is that Coq accepts
+these very sources, which anyone can run.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .check import source
 from .theorem import Result
@@ -43,6 +53,11 @@ PROVED: dict[str, tuple[str, ...]] = {
 }
 IN_PART: dict[str, str] = DATA["in_part"]
 NOT_PROVED: dict[str, str] = DATA["not_proved"]
+# The digest of every source, and of every statement as Coq prints it; written by proofs/table.py
+SOURCES: dict[str, str] = DATA["sources"]
+PRINTED: dict[str, str] = {
+    f"{module}.{name}": digest for module, rows in DATA["printed"].items() for name, digest in rows.items()
+}
 COMMAND = "make -C proofs audit"
 
 
@@ -51,19 +66,56 @@ def homes() -> tuple[Path, ...]:
     return Path(__file__).parents[2] / "proofs", Path("proofs").absolute()
 
 
+def hex_digest(text: str | bytes) -> str:
+    return hashlib.sha256(text if isinstance(text, bytes) else text.encode()).hexdigest()
+
+
 def status() -> str:
-    """'' if the audit is up to date; else the reason why it is not."""
-    needed = {f"{name.partition('.')[0]}.v" for names in PROVED.values() for name in names}
+    """'' if the audit is up to date and saw every statement; else the reason why it is not so."""
+    names = [name for names in PROVED.values() for name in names]
     for home in homes():
         try:
             audited = json.loads((home / "_build" / "audited.json").read_text(encoding="utf-8"))
-            digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in home.glob("*.v")}
+            sources = {path.name: path.read_bytes() for path in home.glob("*.v")}
         except (OSError, ValueError):
             continue
-        if isinstance(audited, dict) and needed <= digests.keys():
-            same = audited == audited | digests and audited.get("refimpl") == source()
-            return "" if same else f"proofs or library changed since {COMMAND}"
+        if isinstance(audited, dict) and {f"{name.partition('.')[0]}.v" for name in names} <= sources.keys():
+            return refusal(audited, sources, names)
     return f"Coq was not run on this machine ({COMMAND})"
+
+
+def refusal(audited: dict[str, Any], sources: dict[str, bytes], names: Sequence[str]) -> str:
+    """'' if the audit is of these sources, and they prove these statements; else what is amiss."""
+    digests = {name: hex_digest(text) for name, text in sources.items()}
+    seen, printed = (found if isinstance(found := audited.get(x), dict) else {} for x in ("sources", "statements"))
+    if seen != seen | digests or audited.get("refimpl") != source():
+        return f"proofs or library changed since {COMMAND}"
+    for name in digests:
+        if SOURCES.get(name) != digests[name]:
+            return f"proofs/{name} is not the one that formal.toml names (python proofs/table.py)"
+    proved = {f"{file[:-2]}.{name}" for file, text in sources.items() for name in proved_names(text.decode())}
+    for name in names:
+        if name not in proved:
+            return f"proofs: {name} has no proof that ends with Qed"
+        if name not in PRINTED or printed.get(name) != PRINTED[name]:
+            return f"{COMMAND} did not see {name} as formal.toml has it (python proofs/table.py)"
+    return ""
+
+
+def without_comments(text: str) -> str:
+    """Coq's comments nest."""
+    depth, kept = 0, []
+    for part in re.split(r"(\(\*|\*\))", text):
+        depth += (part == "(*") - (part == "*)")
+        kept.append(part if depth == 0 and part != "*)" else " ")
+    return "".join(kept)
+
+
+def proved_names(text: str) -> set[str]:
+    """The theorems of a Coq source that are followed by a proof that ends with Qed."""
+    _, *parts = re.split(r"\b(?:Theorem|Corollary|Lemma)\s+([\w']+)", without_comments(text))
+    proof = re.compile(r"\bProof\s*\.\s*\S.*?\bQed\s*\.", re.S)
+    return {name for name, rest in zip(parts[::2], parts[1::2], strict=True) if proof.search(rest)}
 
 
 def formal(theorems: Iterable[str]) -> list[Result]:

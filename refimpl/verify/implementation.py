@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nano
-from ..attention import feature_error, memory, state
+from ..attention import feature_error, feature_maps, memory, state
 from ..attention import linear_attention as linear
 from ..attention import random_features as features
 from ..attention import rope as rotations
 from ..attention import softmax_attention as softmax
 from ..descent import dai, gradient, irie, patch, ren_liu, von_oswald
+from ..model import generation
 from ..model import recurrence as recurrences
-from ..model.transformer import transformer as run_model
+from ..model import transformer as models
 from ..prompt import conversion
 from ..prompt.compression.landmarks import landmarks as choose_landmarks
 
@@ -36,7 +37,9 @@ class Implementation:
     linear_attention_chunked: Function = linear.linear_attention_chunked
     softmax_attention: Function = softmax.softmax_attention
     softmax_attention_shifted: Function = softmax.softmax_attention_shifted
+    feature_map: Function = feature_maps.feature_map
     rope: Function = rotations.Rope
+    angle_table: Function = rotations.angle_table
     interleave: Function = rotations.interleave
     deinterleave: Function = rotations.deinterleave
     absorb: Function = state.absorb
@@ -53,7 +56,10 @@ class Implementation:
     landmarks: Function = choose_landmarks
 
     # Models and prompts
-    transformer: Function = run_model
+    norm: Function = models.norm
+    mlp: Function = models.mlp
+    transformer: Function = models.transformer
+    generate: Function = generation.generate
     convert: Function = conversion.convert
     unconvert: Function = conversion.unconvert
     recurrence: Function = recurrences.recurrence

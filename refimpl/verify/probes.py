@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..attention.feature_maps import Kernel
-from ..attention.linear_attention import State, linear_attention
+from ..attention.linear_attention import State
 from ..attention.rope import Rope, power_table
 from ..checks import prefix_length
 from ..systems import QQ, Float, Rounded, System
@@ -22,7 +22,10 @@ from .bounds import finite_fractions, unit_roundoff
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Arguments of linear_attention in one system, and the exact output and state over ℚ."""
+    """Arguments of linear_attention in one system, and the exact output and state over ℚ.
+
+    These are computed by integers, and not by any form of linear_attention.
+    """
 
     q: Any
     k: Any
@@ -114,16 +117,27 @@ def exact_probe(
             mass = int(q[h, t] @ z_t)
             q[h, t, 0] = (1 << mass.bit_length()) - mass if r > 1 else 1
 
-    def options(numbers: System) -> dict[str, Any]:
-        rope = None
-        if layout is not None:
-            rope = Rope(power_table(numbers.convert(cos), numbers.convert(sin)), layout)
-        chosen: dict[str, Any] = {"mask": mask, "kernel": Kernel(rope=rope, normalise=normalise)}
-        if start:
-            chosen["state"] = State(numbers.convert(S), numbers.convert(z), 3)
-        return chosen
-
     turn = 1 + np.arange(r // 2) % 3  # multiples of 90° per position: 1, 2 or 3, never 360°
     cos, sin = np.array([1, 0, -1, 0])[turn], np.array([0, 1, 0, -1])[turn]
-    expected, after = linear_attention(QQ.convert(q), QQ.convert(k), QQ.convert(v), **options(QQ))
-    return Probe(system.convert(q), system.convert(k), system.convert(v), options(system), expected, after)
+    rope = None if layout is None else Rope(power_table(system.convert(cos), system.convert(sin)), layout)
+    options: dict[str, Any] = {"mask": mask, "kernel": Kernel(rope=rope, normalise=normalise)}
+    if start:
+        options["state"] = State(system.convert(S), system.convert(z), 3)
+    quarter = (turn if layout is not None else 0 * turn) * np.arange(3 * start, 3 * start + n)[:, None]
+    fq, fk = (quarter_turns(x, quarter, layout) for x in (q, k))
+    seen = np.arange(n)[None, :] < np.maximum(np.arange(1, n + 1), P)[:, None]
+    num = ((fq @ fk.swapaxes(-1, -2)) * seen) @ v + fq @ S
+    den = ((q @ k.swapaxes(-1, -2)) * seen).sum(axis=-1, keepdims=True) + q @ z[..., None]
+    after = State(QQ.convert(S + fk.swapaxes(-1, -2) @ v), QQ.convert(z + k.sum(axis=-2)), 3 * start + n)
+    expected = QQ.convert(num) / QQ.convert(den) if normalise else QQ.convert(num)
+    return Probe(system.convert(q), system.convert(k), system.convert(v), options, expected, after)
+
+
+def quarter_turns(x: np.ndarray, quarter: np.ndarray, layout: str | None) -> np.ndarray:
+    """Pairs of features of x (..., n, r), turned by so many times 90°, (n, r // 2): in integers."""
+    h, turned = quarter.shape[-1], x.copy()
+    first, second = (np.arange(h), np.arange(h) + h) if layout != "interleaved" else 2 * np.arange(h) + [[0], [1]]
+    a, b = x[..., first], x[..., second]
+    turned[..., first] = np.choose(quarter % 4, [a, -b, -a, b])
+    turned[..., second] = np.choose(quarter % 4, [b, a, -b, -a])
+    return turned

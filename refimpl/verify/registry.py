@@ -1,7 +1,8 @@
 """Every theorem of the library, and the function that checks them.
 
 A theorem belongs to the tuple `THEOREMS` of a module of verify/theorems. The modules are sorted by
-their `ORDER`.
+their `ORDER`. Its small cases are checked in every system, and shapes that people use in systems
+that are fast: one of each group, by the seed, in the first system that can; with --full all in all.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import choose
 from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
+from ..systems.finite_field import FiniteField
 from . import theorems
-from .check import Draws, check
+from .cases import Shape
+from .check import Draws, check, missing_capability
 from .implementation import REFIMPL, Implementation
 from .theorem import Result, Theorem
+from .theorems.large import P
 from .ways import way_of
 
 MODULES = [
@@ -45,6 +49,58 @@ def default_systems(seed: int) -> list[System]:
     return [QQ, GF(2**61 - 1), GF(p), MP(50), balls(30), *floats, Dependencies()]
 
 
+class Task(NamedTuple):
+    """One theorem, to be checked in one system on these cases."""
+
+    theorem: Theorem
+    system: System
+    cases: tuple[Shape, ...]
+
+
+def tasks(names: Sequence[str], systems: Sequence[System] | None, *, full: bool, seed: int) -> list[Task]:
+    """What `verify` checks, in the order of its results.
+
+    By default, shapes that people use are also checked modulo P, where products are fast.
+    """
+    for name in names:
+        choose("verify", "NAME", name, THEOREMS)
+    chosen = systems is not None
+    systems = default_systems(seed) if systems is None else systems
+    for each in systems:
+        each.ways  # noqa: B018  refuses, before the work begins, a system in which nothing can be decided
+    found = []
+    for theorem in [THEOREMS[name] for name in names or THEOREMS]:
+        more = theorem.more(seed) if full else ()
+        rows: list[tuple[System, list[Shape]]] = []
+        for each in [system(theorem.only)] if theorem.only and not chosen else systems:
+            way = way_of(theorem, each)
+            sparse = not full and way is not None and way.sparse
+            if theorem.cases or more or names:
+                rows.append((each, list(theorem.cases[::2] if sparse else (*theorem.cases, *more))))
+        extra: list[tuple[System, list[Shape]]] = [] if chosen else [(GF(P), [])]
+        for case in usual_cases(theorem, seed, full):
+            can = [cases for each, cases in (*extra, *rows) if fast(each) and able(theorem, case, each)]
+            for cases in can if full else can[:1]:
+                cases.append(case)
+        found += [Task(theorem, each, tuple(cases)) for each, cases in (*rows, *(row for row in extra if row[1]))]
+    return found
+
+
+def fast(each: System) -> bool:
+    """Can this system check shapes that people use within milliseconds?"""
+    return isinstance(each, Float | Rounded | Dependencies) or (isinstance(each, FiniteField) and each.p < 2**31)
+
+
+def usual_cases(theorem: Theorem, seed: int, full: bool) -> list[Shape]:
+    """The shapes that people use: all, or one of each group, so that other seeds take others."""
+    turn, groups = seed_of("usual", theorem.name) + seed, [[*filter(theorem.fits, group)] for group in theorem.usual]
+    return [case for group in groups if group for case in (group if full else [group[turn % len(group)]])]
+
+
+def able(theorem: Theorem, case: Shape, each: System) -> bool:
+    return way_of(theorem, each) is not None and not missing_capability(theorem, case, each)
+
+
 def verify(
     names: Sequence[str] = (),
     systems: Sequence[System] | None = None,
@@ -55,20 +111,8 @@ def verify(
     implementation: Implementation = REFIMPL,
 ) -> list[Result]:
     """Check theorems (by default all) in number systems (by default those of `default_systems`)."""
-    for name in names:
-        choose("verify", "NAME", name, THEOREMS)
-    draws, usual = draws or Draws(), systems is None
-    systems = default_systems(draws.seed) if systems is None else systems
-    for each in systems:
-        each.ways  # noqa: B018  refuses, before the work begins, a system in which nothing can be decided
-    results = []
-    for theorem in [THEOREMS[name] for name in names or THEOREMS]:
-        more = theorem.more(draws.seed) if full else ()
-        for each in [system(theorem.only)] if usual and theorem.only else systems:
-            way = way_of(theorem, each)
-            sparse = not full and way is not None and way.sparse
-            if theorem.cases or more or names:
-                progress(f"{theorem.name} in {each.name}")
-                cases = theorem.cases[::2] if sparse else (*theorem.cases, *more)
-                results.append(check(theorem, each, cases, draws, implementation))
+    draws, results = draws or Draws(), []
+    for theorem, each, cases in tasks(names, systems, full=full, seed=draws.seed):
+        progress(f"{theorem.name} in {each.name}")
+        results.append(check(theorem, each, cases, draws, implementation))
     return results

@@ -46,6 +46,7 @@ def summary(results: Sequence[Result], seconds: float, seed: int) -> str:
     count = {v: sum(r.verdict == v for r in ran) for v in ("VACUOUS", "NOT RUN", "FAIL")}
     held = len(ran) - sum(count.values())
     rest = "".join(f", {n} {v.lower()}" for v, n in count.items() if n or v == "FAIL")
-    total, again = sum(r.instances for r in ran), sum(r.redraws for r in ran)
-    drawn = f"{total} instances, {again} redrawn for a zero denominator, seed {seed}"
+    total, again, rows, vacuous = (sum(getattr(r, x) for r in ran) for x in ("instances", "redraws", "rows", "vacuous"))
+    bounded = f", {vacuous} of {rows} rows vacuous" if vacuous else ""
+    drawn = f"{total} instances{bounded}, {again} redrawn for a zero denominator or a vacuous bound, seed {seed}"
     return f"{held} of {len(ran)} checks hold{rest}: {drawn}, {seconds:.1f} s"

@@ -56,6 +56,8 @@ class Theorem:
     phi        does φ occur in the theorem, so that the system needs what φ needs?
     cases      the cases on which it is checked
     more       the further cases of --full, drawn from a seed
+    usual      shapes that people use, in groups: a quick run takes one of each group, by the seed.
+               They are too large for degrees, so an agreement says nothing of other values
     ours       the part of it that is our own reconstruction or extension
     certified  are its degrees computed, to say what an agreement modulo p is worth?
     only       the one system in which it is checked, if it is too large for the others
@@ -74,6 +76,7 @@ class Theorem:
     phi: bool = True
     cases: tuple[Shape, ...] = ()
     more: Callable[[int], tuple[Shape, ...]] = lambda seed: ()
+    usual: tuple[tuple[Shape, ...], ...] = ()
     ours: str = ""
     certified: bool = True
     only: str = ""
@@ -95,6 +98,7 @@ class Result:
     verdict          EXACT, ENCLOSED, WITHIN BOUND, MEASURED, VACUOUS, FAIL, NOT RUN or N/A
     probability      the largest, over all shapes, with which a false identity would have passed
     error, bound     the error that is largest relative to its bound, and that bound
+    rows, vacuous    the rows with a bound, and those whose bound is as large as the output
     inputs, outputs  digests of all numbers drawn, and of all numbers compared
     notes            remarks that a replay need not repeat
     """
@@ -109,6 +113,8 @@ class Result:
     degree: int | None = None
     error: float | None = None
     bound: float | None = None
+    rows: int = 0
+    vacuous: int = 0
     seconds: float = 0.0
     worst: str = ""
     inputs: str = ""

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -27,13 +28,15 @@ from ..systems import MP, RunningError, System, SystemArray, fractions
 from ..systems.array import host, plain
 from ..systems.floats import dtype_name
 from ..systems.multiprecision import Multiprecision
-from .bounds import judge, judge_errors
+from .bounds import judge, judge_errors, vacuous_rows
 from .implementation import Implementation
 from .theorem import Different, Numbers, Theorem, record
 
 ORACLE = 40  # digits of the true values
 MANY = 20  # instances that are enough for a verdict
 FAR = 6  # standard errors; a normal mean is as far off once in 5·10⁸ times
+SURE = 4  # standard errors; a normal mean is as far off on one side once in 3·10⁴ times
+SEEN = 0.05  # the relative error of a formula that a sample must be large enough to show
 Pair = tuple[str, Any, Any]  # a name and two sides
 
 
@@ -44,6 +47,7 @@ class Finding:
     failure        a sentence on what is wrong; empty if nothing is
     ratio          the largest error as a multiple of its bound, or of the standard error
     error, bound   that error, and its bound
+    compared       the number of entries compared; of an empty array there are none
     rows, vacuous  the number of rows with a bound, and of those whose bound is vacuous
     squares        Σ (x − truth)² of both sides, relative to the largest entry
     draws          the number of draws in the mean
@@ -54,6 +58,7 @@ class Finding:
     ratio: float = 0.0
     error: float = 0.0
     bound: float = 0.0
+    compared: int = 0
     rows: int = 0
     vacuous: int = 0
     squares: tuple[float, float] = (0.0, 0.0)
@@ -86,9 +91,16 @@ class Instance:
 
     @property
     def counts(self) -> bool:
-        """Was the instance run, with at least one bound that is not vacuous, if it has bounds?"""
-        rows, vacuous = (sum(getattr(f, name) for f in self.findings) for name in ("rows", "vacuous"))
-        return bool(self.findings) and (not rows or rows > vacuous)
+        """Was anything compared, with at least one bound that is not vacuous, if it has bounds?"""
+        compared, rows, vacuous = totals(self.findings)
+        return compared > 0 and (not rows or rows > vacuous)
+
+
+def totals(findings: Iterable[Finding]) -> tuple[int, int, int]:
+    """The entries compared, the rows with a bound, and the vacuous ones."""
+    each = [(f.compared, f.rows, f.vacuous) for f in findings]
+    compared, rows, vacuous = (sum(column) for column in zip((0, 0, 0), *each, strict=True))
+    return compared, rows, vacuous
 
 
 class Verdict(NamedTuple):
@@ -122,8 +134,17 @@ class Tally:
 
     @property
     def vacuous(self) -> str:
-        rows, vacuous = (sum(getattr(f, name) for f in self.findings) for name in ("rows", "vacuous"))
+        _, rows, vacuous = totals(self.findings)
         return f"; {vacuous} of {rows} rows vacuous" if vacuous else ""
+
+    @property
+    def undecided(self) -> str:
+        """The name of a pair whose rows are vacuous in every instance that has it; "" for none."""
+        pairs: dict[str, list[Finding]] = {}
+        for f in self.findings:
+            pairs.setdefault(f.name, []).append(f)
+        counted = ((name, *totals(found)) for name, found in pairs.items())
+        return next((name for name, _, rows, vacuous in counted if 0 < rows == vacuous), "")
 
     def largest(self, field: str) -> tuple[Finding, str]:
         """The finding with the largest value of a field, and its place, empty if the value is 0."""
@@ -177,21 +198,27 @@ class Way:
         """Compare the two sides of a pair; `same` is the pair in the analysis."""
         name, left, right = pair
         if isinstance(left, int):
-            return Finding(name, "" if left == right else f"{name} is {left} instead of {right}")
+            return Finding(name, "" if left == right else f"{name} is {left} instead of {right}", compared=1)
         if tuple(left.shape) != tuple(right.shape):
             return Finding(name, f"{name} has shape {tuple(left.shape)} instead of {tuple(right.shape)}")
-        return self.compare_arrays(system, pair, same)
+        count = math.prod(left.shape)
+        return replace(self.compare_arrays(system, pair, same), compared=count) if count else Finding(name)
 
     @abstractmethod
-    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding: ...
+    def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
+        """Compare two arrays of one shape that are not empty."""
 
     def verdict(self, tally: Tally) -> Verdict:
         """The verdict on all instances, and the evidence for it."""
         last = tally.instances[-1]
         if last.wrong or last.undrawn:
             return Verdict("FAIL" if last.wrong else "NOT RUN", last.wrong or last.undrawn, worst=last.case)
+        if not totals(tally.findings)[0]:
+            return Verdict("NOT RUN", "nothing was compared: every array is empty", worst=last.case)
         if not tally.count:
             return Verdict("VACUOUS", "the bound is as large as the output in every row")
+        if name := tally.undecided:
+            return Verdict("NOT RUN", f"{name}: the bound is as large as the output in every row of it")
         return self.agreement(tally)
 
     @abstractmethod
@@ -222,10 +249,14 @@ class Witness(Equality):
 class Enclosure(Way):
     def compare_arrays(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, left, right = pair
-        width = 2 * system.radius(left - right)
-        size = max((abs(float(x)) for x in system.fractions(right).ravel()), default=math.inf)
-        failure = first_difference(name, left, right, left != right)
-        return Finding(name, failure, bound=width, rows=1, vacuous=int(width >= size > 0))
+        xp, last = system.xp, right.shape[-1] if right.shape else 1
+        difference, middles = xp.reshape(left - right, (-1, last)), xp.reshape(right, (-1, last))
+        widths = np.array([2 * system.radius(difference[i]) for i in range(difference.shape[0])])
+        # An unbounded ball has no middle, and its row is vacuous.
+        known = xp.where(system.isfinite(middles), middles, 0)
+        vacuous = vacuous_rows(np.abs(system.fractions(known).astype(np.float64)), widths[:, None])
+        failure, bound = first_difference(name, left, right, left != right), max(widths[~vacuous], default=0.0)
+        return Finding(name, failure, bound=float(bound), rows=len(widths), vacuous=int(vacuous.sum()))
 
     def agreement(self, tally: Tally) -> Verdict:
         finding, where = tally.largest("bound")
@@ -252,12 +283,12 @@ class Bound(Way):
             found, error = judge(left, right, bound), abs(left - right).astype(np.float64)
         failure = first_difference(name, left, right, error > bound) if found.verdict == "EXCESS" else ""
         worst = (float(error[found.index]), float(bound[found.index])) if found.worst else (0.0, 0.0)
-        return Finding(name, failure, found.worst, *worst, found.rows, found.vacuous)
+        return Finding(name, failure, found.worst, *worst, rows=found.rows, vacuous=found.vacuous)
 
     def agreement(self, tally: Tally) -> Verdict:
         finding, where = tally.largest("ratio")
         if not finding.ratio:
-            return Verdict("EXACT", "no rounding error at these instances")
+            return Verdict("EXACT", f"no rounding error at these instances{tally.vacuous}")
         evidence = f"error/bound ≤ {finding.ratio:.2g}{tally.vacuous}"
         return Verdict("WITHIN BOUND", evidence, finding.error, finding.bound, where)
 
@@ -291,7 +322,11 @@ class Oracle(Way):
 
 
 class Sampling(Way):
-    """By the central limit theorem, the mean of many draws is near the formula if it is true."""
+    """By the central limit theorem, the mean of many draws is near the formula if it is true.
+
+    A formula that is wrong by FAR + SURE standard errors fails, but for once in 3·10⁴ times. If
+    that is more than SEEN of its value, there are too few draws.
+    """
 
     def compare(self, system: Any, pair: Pair, same: Pair) -> Finding:
         name, draws, mean = pair
@@ -301,15 +336,16 @@ class Sampling(Way):
         far = abs(float(np.mean(x)) - m) / error if error > 0 else math.nan
         words = f"{name}: the mean of {len(x)} draws is {np.mean(x):.4g}, {far:.1f} standard errors from {m:.4g}"
         near = far <= FAR
-        return Finding(name, "" if near else words, far if near else FAR, error / abs(m), draws=len(x))
+        return Finding(name, "" if near else words, far if near else FAR, error / abs(m), compared=1, draws=len(x))
 
     compare_arrays = compare  # draws and their mean have different shapes
 
     def agreement(self, tally: Tally) -> Verdict:
         (furthest, where), error = tally.largest("ratio"), tally.largest("error")[0].error
-        within = f"within {furthest.ratio:.1f} standard errors, of {error:.1%} at most"
-        evidence = f"means of {furthest.draws} draws each {within}; {FAR} would be FAIL"
-        return Verdict("MEASURED", evidence, error, worst=where)
+        within = f"within {furthest.ratio:.1f} standard errors, of {error:.2%} at most"
+        power = f"{FAR} would be FAIL, so that a formula wrong by {(FAR + SURE) * error:.1%} is seen"
+        evidence = f"means of {furthest.draws} draws each {within}; {power}"
+        return Verdict("MEASURED" if (FAR + SURE) * error <= SEEN else "VACUOUS", evidence, error, worst=where)
 
 
 EXACT, FLOATS, HERE, SHAPES = (

@@ -10,6 +10,7 @@ planted in it.
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import replace
 from fractions import Fraction
 from unittest import mock
@@ -31,7 +32,9 @@ from refimpl.systems.floats import dtype_name
 from refimpl.verify.cases import FeatureCase, case_from_json
 from refimpl.verify.check import Draws, check
 from refimpl.verify.implementation import REFIMPL
+from refimpl.verify.theorem import Numbers
 from refimpl.verify.theorems.features import THEOREMS as FEATURES
+from refimpl.verify.ways import WAYS
 from tests.helpers.assertions import informative, says
 from tests.helpers.backends import BACKENDS, backends, kept
 from tests.helpers.chance import drawn, interval
@@ -430,7 +433,9 @@ SAMPLED = FEATURES[-1]
 
 def test_the_error_is_sampled():
     result = check(SAMPLED, F, SAMPLED.cases)
-    assert result.verdict == "MEASURED" and result.instances == 6 and "150000 draws each within" in result.evidence
+    assert result.verdict == "MEASURED" and result.instances == 6 and "250000 draws each within" in result.evidence
+    power = re.search(r"6 would be FAIL, so that a formula wrong by (\d\.\d)% is seen$", result.evidence)
+    assert power and 10 * result.error <= 0.05 and abs(float(power[1]) - 1000 * result.error) <= 0.051
     elsewhere = check(SAMPLED, MP(50), SAMPLED.cases)
     assert (elsewhere.verdict, elsewhere.evidence) == (
         "N/A",
@@ -444,6 +449,25 @@ OFF = {
     "no numbers": ("random_features", lambda made: lambda x: made(x) * np.nan),
     "always the same": ("random_features", lambda made: lambda x: np.ones_like(made(x))),
 }
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(100, marks=pytest.mark.slow)])
+@random_kinds
+def test_five_percent_are_seen_at_every_seed_and_no_true_formula_is_accused(kind, seeds):
+    (case,) = (c for c in SAMPLED.cases if c.phi == kind)
+    for seed in range(seeds):
+        numbers = Numbers(F, Draws(seed, "fixed").seed_of(SAMPLED, F.label, case, 0))
+        for name, draws, mean in SAMPLED.sides(case, numbers, REFIMPL):
+            found = {f: WAYS["sampled"].compare(F, (name, draws, f * mean), None).failure for f in (0.95, 1, 1.05)}
+            assert not found[1] and "standard errors from" in found[0.95] and "standard errors from" in found[1.05]
+
+
+def test_too_few_draws_to_see_five_percent_are_no_verdict(monkeypatch):
+    from refimpl.verify.theorems import features
+
+    monkeypatch.setattr(features, "MAPS", 2000)
+    result = check(SAMPLED, F, SAMPLED.cases, Draws(0, "fixed"))
+    assert result.verdict == "VACUOUS" and "2000 draws each within" in result.evidence, result
 
 
 @pytest.mark.parametrize("plant", OFF)
@@ -502,7 +526,7 @@ def test_cases_go_into_a_file_and_back():
         assert tuple(case_from_json(case.to_json()) for case in theorem.cases) == theorem.cases
     with says(ValueError, "FeatureCase: `phi` must be one of favor++, hyperbolic"):
         case_from_json({"kind": "FeatureCase", "phi": "positve", "M": 0, "n": 1, "d": 1})
-    with says(ValueError, "phi of a case must be str and go with the rest, got 'positive'"):
+    with says(ValueError, "the fields of a case must go together, got 'phi=positive M=0 n=1 d=1 rope=half/2'"):
         case_from_json(FeatureCase("positive", 0, 1, 1, rope=("half", 2)).to_json())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import mpmath
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import MP, QQ, Dependencies, Float, RunningError, balls
+from refimpl.attention import softmax_attention
 from refimpl.systems import fractions
+from refimpl.systems.floats import append_rows
 from tests.helpers import oracle
-from tests.helpers.assertions import contains, informative
+from tests.helpers.assertions import contains, informative, peak_memory, says
 from tests.helpers.strategies import problems
 
 FORMS = [ri.softmax_attention, ri.softmax_attention_shifted]
@@ -167,6 +170,82 @@ def test_large_scores():
     ):
         ri.softmax_attention(q, k, v, scale=1.0)
     assert np.array_equal(ri.softmax_attention_shifted(q, k, v, scale=1.0)[0], v)
+
+
+@pytest.mark.parametrize(("n", "mask"), [(97, "causal"), (130, 60), (96, "full")])
+def test_tiles_of_rows_equal_the_whole(monkeypatch, n, mask):
+    """Of 48 rows each; with a cache, padding and a memory. Digits do not depend on the order of
+    sums, so in mpmath they are equal; in floats, no further apart than their errors.
+    """
+    keep, memory = np.arange(n) % 7 != 3, [Float().random(shape, i) for i, shape in enumerate(((4, 2), (4, 2)))]
+
+    def attend(system, tile):
+        monkeypatch.setattr(softmax_attention, "TILE", tile)
+        q, k, v = (system.random((2, n, 2), i) for i in range(3))
+        points, S = (system.convert(x) for x in memory)
+        recalled = ri.Memory(ri.Points(points), S)
+        cache = ri.KVCache(k[..., :5, :], v[..., :5, :], np.ones((1, 5), bool), 5, (recalled,))
+        return ri.softmax_attention_shifted(q, k, v, mask=mask, padding=keep, cache=cache)[0]
+
+    a, b = (attend(MP(20), tile) for tile in (1, 2**40))
+    assert (a == b).all()
+    for dtype in ("float64", "float32"):
+        running, floats = RunningError(dtype), Float("numpy", dtype)
+        error = sum(running.error(attend(running, tile)) for tile in (1, 2**40))
+        a, b = (attend(floats, tile) for tile in (1, 2**40))
+        assert np.all(abs(a - b) <= error) and np.all(error.max(axis=-1)[:, keep] < abs(b).max(axis=-1)[:, keep])
+
+
+def read(cache, seed, n=1):
+    """One more token (or n) behind a cache of 2 heads."""
+    return ri.softmax_attention_shifted(*(Float().random((2, n, 16), seed + i) for i in range(3)), cache=cache)
+
+
+def test_a_cache_is_not_copied_for_each_token():
+    _, cache = read(None, 0, 4000)
+    for seed in range(3, 6):
+        kept, (_, cache) = cache, read(cache, seed)
+        assert np.shares_memory(cache.k, kept.k) and np.shares_memory(cache.v, kept.v)
+    assert peak_memory(lambda: read(cache, 2)) < cache.k.nbytes
+
+
+def test_what_a_cache_holds_never_changes():
+    """Two continuations of each cache, in turns: each is what it is from a copy of that cache."""
+    caches, alone = [read(None, 0, 5)[1]], []
+    for seed in range(1, 90):  # beyond the room of the first
+        start = caches[-1 if seed % 3 else seed // 3]
+        copied = ri.KVCache(start.k.copy(), start.v.copy(), start.keep.copy(), start.position)
+        caches.append(read(start, seed)[1])
+        alone.append(read(copied, seed)[1])
+    for got, want in zip(caches[1:], alone, strict=True):
+        assert np.array_equal(got.k, want.k) and np.array_equal(got.v, want.v)
+    with pytest.raises(ValueError, match="read-only"):
+        caches[-1].k[0, 0, 0] = np.nan
+
+
+def test_threads_continue_one_cache():
+    _, cache = read(read(None, 0, 5)[1], 1)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda seed: read(cache, seed)[1], range(200)))
+    for seed, got in enumerate(found):
+        assert np.array_equal(got.k[:, 6], Float().random((2, 1, 16), seed + 1)[:, 0])
+
+
+def test_a_cache_with_an_overflow_written_in_place_is_refused():
+    k = append_rows(append_rows(np.ones((0, 2)), np.ones((3, 2)), ()), np.full((1, 2), np.inf), ())
+    cache = ri.KVCache(k, np.ones((4, 2)), np.ones((1, 4), bool), 4)
+    with says(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 3, column 0"):
+        ri.softmax_attention(*[np.ones((1, 2))] * 3, cache=cache)
+
+
+@pytest.mark.parametrize("mask", ["causal", "full"])
+def test_memory_grows_no_faster_than_the_text(mask):
+    def peak(n):
+        x = [Float().random((n, 2), i) for i in range(3)]
+        return peak_memory(lambda: ri.softmax_attention_shifted(*x, mask=mask))
+
+    short, long = map(peak, (1500, 3000))
+    assert long <= 2 * short <= 2 * 6 * softmax_attention.TILE
 
 
 @both

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import random
 import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import mpmath
 import numpy as np
 
 import refimpl as ri
 from refimpl.attention.linear_attention import chunk_length
+from refimpl.model.generation import read_tokens
+from refimpl.systems import slices
 from refimpl.verify.check import Draws, check
 from refimpl.verify.theorems import large
 
@@ -105,6 +109,87 @@ def fla_naive_chunk(**shape):
     return lambda: naive.naive_chunk_linear_attn(q, k, v, scale=1.0, normalize=True)[0].transpose(0, 1)
 
 
+def gpt2_weights(dtype, layers, heads, width, vocabulary, table):
+    """Random weights of GPT-2, by the names of the original checkpoint; as large as those at the
+    start of its training, but embeddings ten times so large, so that tokens matter.
+    """
+    rng = np.random.default_rng(0)
+
+    def draw(*shape, scale=0.02):
+        return (scale * rng.standard_normal(shape, dtype=np.float32)).astype(dtype)
+
+    made = {"wte.weight": draw(vocabulary, width, scale=0.2), "wpe.weight": draw(table, width)}
+    shapes = {"attn.c_attn": (width, 3 * width), "attn.c_proj": (width, width)}
+    shapes |= {"mlp.c_fc": (width, 4 * width), "mlp.c_proj": (4 * width, width)}
+    for i in range(layers):
+        for name, shape in shapes.items():
+            made |= {f"h.{i}.{name}.weight": draw(*shape), f"h.{i}.{name}.bias": draw(shape[1])}
+    for name in [*(f"h.{i}.ln_{j}" for i in range(layers) for j in (1, 2)), "ln_f"]:
+        made |= {f"{name}.weight": 1 + draw(width), f"{name}.bias": draw(width)}
+    return made
+
+
+def generation_ids(past, tokens, vocabulary):
+    ids = np.random.default_rng(1).integers(0, vocabulary, past + tokens)
+    return ids[:past], ids[past:]
+
+
+def our_generation(dtype, layers, heads, width, vocabulary, past, tokens):
+    """The logits after some tokens, read one by one behind a past, which is read beforehand."""
+    table, d = past + tokens, width // heads
+    w, own = gpt2_weights(dtype, layers, heads, width, vocabulary, table), {}
+    own |= {"embedding": w["wte.weight"], "positions": w["wpe.weight"]}
+    own |= {"gain": w["ln_f.weight"], "offset": w["ln_f.bias"]}
+    for i in range(layers):
+        for kind, b in (("weight", "W"), ("bias", "b")):
+            for part, x in zip("QKV", np.split(w[f"h.{i}.attn.c_attn.{kind}"], 3, axis=-1), strict=True):
+                own[f"layers.{i}.{b}_{part}"] = np.ascontiguousarray(x)
+            for part, name in (("O", "attn.c_proj"), ("up", "mlp.c_fc"), ("down", "mlp.c_proj")):
+                own[f"layers.{i}.{b}_{part}"] = w[f"h.{i}.{name}.{kind}"]
+            for j in (1, 2):
+                own[f"layers.{i}.{'gain' if b == 'W' else 'offset'}_{j}"] = w[f"h.{i}.ln_{j}.{kind}"]
+    shape = {"layers": layers, "width": width, "heads": heads, "d": d, "m": d, "hidden": 4 * width}
+    config = ri.Config(**shape, phi="softmax", biased=True, vocabulary=vocabulary, table=table)
+    before, after = generation_ids(past, tokens, vocabulary)
+    _, start = read_tokens(ri.Model(config, own), before)
+
+    def run():
+        model = start
+        for token in after:
+            logits, model = read_tokens(model, np.array([token]))
+        return logits
+
+    return run
+
+
+def their_generation(dtype, layers, heads, width, vocabulary, past, tokens):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    table = past + tokens
+    shape = {"n_positions": table, "n_embd": width, "n_layer": layers, "n_head": heads}
+    config = GPT2Config(vocab_size=vocabulary, **shape, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval().to(getattr(torch, dtype))
+    w = gpt2_weights(dtype, layers, heads, width, vocabulary, table)
+    missing, unknown = model.transformer.load_state_dict({k: torch.asarray(x) for k, x in w.items()}, strict=False)
+    assert not unknown and not [name for name in missing if "attn.bias" not in name], (missing, unknown)
+    before, after = (torch.asarray(ids)[None] for ids in generation_ids(past, tokens, vocabulary))
+    with torch.inference_mode():
+        cache = model(before, use_cache=True, logits_to_keep=1).past_key_values
+
+    @torch.inference_mode()
+    def run():
+        for i in range(tokens):
+            out = model(after[:, i : i + 1], past_key_values=cache, use_cache=True)
+            logits = out.logits[0, -1]
+            logits.argmax().item()
+        cache.crop(-tokens)
+        return logits.to(torch.float64).numpy()
+
+    return run
+
+
 def gemm(dtype, size):
     a, b = np.random.default_rng(0).standard_normal((2, size, size)).astype(dtype)
     return lambda: a @ b
@@ -165,6 +250,18 @@ def many_digits_product(digits, size, scaled):
     return lambda: a @ b
 
 
+def flint_integers(digits, size, scaled):
+    """The same with its integers multiplied by python-flint."""
+    import flint
+
+    def product(x, y):
+        a, b = (flint.fmpz_mat(*v.m.shape, list(map(int, v.values().flat))) for v in (x, y))
+        return np.array(list(map(int, (a * b).entries())), dtype=object).reshape(size, size)
+
+    run = many_digits_product(digits, size, scaled)
+    return lambda: mock.patch.object(slices, "matmul", product)(run)()
+
+
 def object_product(digits, size, scaled):
     ctx = precision(digits)
     a, b = np.frompyfunc(lambda x: ctx.mpf(x.numerator) / x.denominator, 1, 1)(many_digits(digits, size, scaled))
@@ -193,8 +290,11 @@ MAKERS = {
     "GF": field_product,
     "flint": flint_product,
     "MP": many_digits_product,
+    "flint integers": flint_integers,
     "mpf": object_product,
     "model": verification,
+    "generation": our_generation,
+    "transformers": their_generation,
 }
 
 

@@ -5,9 +5,9 @@
 Converting should cost one forward pass over the prompt (without the logits, which it does not
 need), and reading an input from the biases should not depend on how long the prompt was. Beside it
 stand the two other ways to answer a text after a prompt: reading the prompt again, and a KV cache
-under softmax attention (random keys and values, all else the same model; ours copies the cache to
-append to it). Contenders take turns within one run; targets are ratios of medians (those of minima
-show what a busy machine adds).
+under softmax attention (random keys and values, all else the same model; ours copies the cache once
+to append to it). Contenders take turns within one run; targets are ratios of medians (those of
+minima show what a busy machine adds).
 """
 
 from __future__ import annotations

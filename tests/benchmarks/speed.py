@@ -2,13 +2,14 @@
 
     python tests/benchmarks/speed.py [--quick] [--json FILE] [--only GROUP ...]
 
-Four groups: the chunked form against matrix products, against our recurrent form and against other
+Five groups: the chunked form against matrix products, against our recurrent form and against other
 people's code; GF(p) products against float64 ones and flint; products of many digits against
-mpmath's own; a whole model verified exactly. Contenders take turns within one run, NumPy's in one
+mpmath's own; a whole model verified exactly; generation at the shape of GPT-2 small against
+transformers, in the same dtype. Contenders take turns within one run, NumPy's in one
 process and torch's in another, with one BLAS thread unless it says two (the model has two); each
 must first give the right numbers. Targets are ratios of minima (those of medians show what a busy
 machine adds), stated for the full sizes. A peer is whatever of its name can be imported:
-fast-transformers with its C++ kernel, flash-linear-attention, python-flint.
+fast-transformers with its C++ kernel, flash-linear-attention, python-flint, transformers.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ SIZES = {
     "model_width": 768,
     "prompt": 1024,
     "text": 64,
+    "vocabulary": 50257,
+    "past": 512,
+    "tokens": 16,
 }
 QUICK = SIZES | {
     "rounds": 3,
@@ -65,6 +69,9 @@ QUICK = SIZES | {
     "model_width": 64,
     "prompt": 64,
     "text": 8,
+    "vocabulary": 500,
+    "past": 64,
+    "tokens": 8,
 }
 
 
@@ -187,9 +194,10 @@ def multiprecision(bench, sizes):
         for scaled in (True, False):
             title = f"{digits} digits, {sizes.digits}³{', badly scaled' * scaled}"
             case = {"digits": digits, "size": sizes.digits, "scaled": scaled}
-            times, errors = digits_contest(bench, title, ["mpf", "MP"], min(sizes.rounds, 7), **case)
+            times, errors = digits_contest(bench, title, ["mpf", "MP", "flint"], min(sizes.rounds, 7), **case)
             bench.ratio(f"{title}: speed / objects of mpf", times, "mpf", "MP", at_least=None if scaled else 60)
-            if len(errors) == 2:
+            bench.ratio(f"{title}: speed / by flint's integers", times, "flint", "MP")
+            if errors.keys() >= {"MP", "mpf"}:
                 worst = " against ".join(f"{float(max(errors[name].ravel())):.1e}" for name in ("MP", "mpf"))
                 worse, note = (
                     np.count_nonzero(errors["MP"] > errors["mpf"]),
@@ -197,7 +205,8 @@ def multiprecision(bench, sizes):
                 )
                 bench.figure(f"{title}: entries further off than mpf's", worse, at_most=0, note=note)
         title = f"{digits} digits, {sizes.large}³"
-        times, _ = digits_contest(bench, title, ["MP"], 1, digits=digits, size=sizes.large, scaled=False)
+        times, _ = digits_contest(bench, title, ["MP", "flint"], 1, digits=digits, size=sizes.large, scaled=False)
+        bench.ratio(f"{title}: speed / by flint's integers", times, "flint", "MP")
         bench.ratio(f"{title}: seconds", times | {"one": (1, 1)}, "MP", "one", at_most=60)
 
 
@@ -212,7 +221,8 @@ def digits_contest(bench, title, names, rounds, **case):
         errors[name] = off / abs(exact)
         return max((off / size).ravel()), (case["size"] + 1) * u
 
-    return bench.contest(title, {name: ("numpy", 1, name, case) for name in names}, judge, rounds), errors
+    contenders = {name: ("numpy", 1, {"flint": "flint integers"}.get(name, name), case) for name in names}
+    return bench.contest(title, contenders, judge, rounds), errors
 
 
 def model(bench, sizes):
@@ -232,7 +242,29 @@ def model(bench, sizes):
         bench.figure(what, *((min(took), statistics.median(took)) if took else (None,)), at_most=limit, note=note)
 
 
-GROUPS = {"attention": attention, "GF": GF, "multiprecision": multiprecision, "model": model}
+def generation(bench, sizes):
+    """Tokens read one by one behind a past, as text is generated, by a model of GPT-2's kind."""
+    shape = {"layers": sizes.layers, "heads": sizes.model_heads, "width": sizes.model_width}
+    shape |= {"vocabulary": sizes.vocabulary, "past": sizes.past, "tokens": sizes.tokens}
+    for dtype in ("float32", "float64"):
+        for threads in (1, 2):
+            title, want = f"{dtype}, {sizes.tokens} tokens after {sizes.past}", []
+
+            def judge(_, got, dtype=dtype, want=want):
+                """The difference from our logits; half of the digits must agree."""
+                want[:] = want or [got]
+                return np.max(np.abs(got - want[0])) / np.max(np.abs(want[0])), np.finfo(dtype).eps ** 0.5
+
+            contenders = {
+                "generation": ("numpy", threads, "generation", shape | {"dtype": dtype}),
+                "transformers": ("torch", threads, "transformers", shape | {"dtype": dtype}),
+            }
+            times = bench.contest(title, contenders, judge, sizes.rounds)
+            what = f"{title}, {threads} thread{'s' * (threads > 1)}: speed / transformers"
+            bench.ratio(what, times, "transformers", "generation", at_least=0.8)
+
+
+GROUPS = {"attention": attention, "GF": GF, "multiprecision": multiprecision, "model": model, "generation": generation}
 
 
 def versions():
@@ -242,6 +274,7 @@ def versions():
         "gmpy2",
         "python-flint",
         "torch",
+        "transformers",
         "flash-linear-attention",
         "pytorch-fast-transformers",
     ):

@@ -73,8 +73,8 @@ def test_verify_prints_one_table_and_a_summary(capsys):
     ]
     assert "error/bound ≤ 0." in rows[2] and "; worst: " in rows[2] and "n=" in rows[2]
     assert reason == "n/a: kv_cache in Q: exp is not defined in ℚ; softmax attention needs a real system"
-    redrawn = r"\d+ redrawn for a zero denominator"  # by chance, and the seeds contain the source
-    assert re.match(rf"3 of 3 checks hold, 0 fail: 18 instances, {redrawn}, seed 0, ", summary)
+    redrawn = r"\d+ redrawn for a zero denominator or a vacuous bound"  # by chance, and the seeds contain the source
+    assert re.match(rf"3 of 3 checks hold, 0 fail: 17 instances, {redrawn}, seed 0, ", summary)
 
 
 def test_gf_says_what_it_is_worth(capsys):
@@ -132,7 +132,7 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch, tmp_path
         (["--backend", "touch"], "did you mean 'torch'?"),
         (["--device", "cuda"], "--device needs --backend"),
         (["--backend", "numpy", "--system", "Q"], "--backend and --system exclude each other"),
-        (["--replay", "/no/such/file.json"], "No such file or directory"),
+        (["--replay", "/no/such/file.json"], "no such file"),
         (
             [*FEW, "--json", "/no/such/folder/file.json"],
             "--json: cannot write /no/such/folder/file.json: no such folder",
@@ -235,6 +235,7 @@ def test_backend_jax_has_float64():
 def test_progress_only_on_a_terminal(capsys, monkeypatch):
     assert run(capsys, "verify", *FEW)[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     assert "rope_layouts in ℚ" in run(capsys, "verify", *FEW)[2]
 
 

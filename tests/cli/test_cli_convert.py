@@ -22,14 +22,14 @@ from refimpl.files.models import read_model
 from refimpl.files.tokenizers import read_tokenizer
 from refimpl.model.recurrence import Carried
 from refimpl.model.rwkv import Rwkv
-from refimpl.model.transformer import run_layers
+from refimpl.model.transformer import run_layers, token_vectors
 from refimpl.prompt import conversion
 from refimpl.prompt.compression import Compression
 from refimpl.prompt.compression.best import Best
-from refimpl.prompt.fidelity import fidelity
+from refimpl.prompt.fidelity import fidelity, rounding
 from refimpl.systems import SystemArray, floats
-from refimpl.verify.conversion_check import ConversionCheck, LayerCheck, check_conversion, held_out
-from tests.helpers.assertions import says
+from refimpl.verify.conversion_check import ConversionCheck, LayerCheck, check_conversion, held_out, prompt_calls
+from tests.helpers.assertions import peak_memory, says
 from tests.helpers.real_weights import folder
 
 SMALL = {"layers": 2, "width": 4, "heads": 2, "d": 2, "m": 3, "vocabulary": 7}
@@ -223,6 +223,7 @@ def test_json(room, capsys):
 def test_progress_only_on_a_terminal(room, capsys, monkeypatch):
     assert run(capsys, "m", "--prompt", "3", "--out", "b", "--check")[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     err = run(capsys, "m", "--prompt", "3", "--out", "b", "--check")[2]
     assert (
         "the prompt, layer 1 of 2" in err
@@ -363,6 +364,39 @@ def test_fidelity_is_between_models():
     assert replace(found, error=math.nan).worse_than_dropped
 
 
+def test_memory_of_a_check_grows_no_faster_than_the_prompt():
+    """Scores are made in tiles of rows, and logits for the input alone."""
+    config = replace(SOFTMAX, vocabulary=1000, table=0, rope=None)
+    m, text = random_model(Float(), config, 0), [1, 2, 3, 4]
+
+    def peaks(M):
+        prompt = np.random.default_rng(0).integers(0, 1000, M)
+        converted = convert(m, prompt, restart=False)
+        yield peak_memory(lambda: fidelity(m, converted, prompt, text))
+        yield peak_memory(lambda: rounding(m, converted, prompt, text))
+
+    for short, long in zip(peaks(700), peaks(1400), strict=True):
+        assert long <= 2 * short
+
+    linear = random_model(Float(), Config(1, 2, vocabulary=3000), 0)
+    prompt, definition = np.random.default_rng(0).integers(0, 3000, 300), ri.linear_attention_quadratic
+    converted = convert(linear, prompt)
+    most = peak_memory(lambda: check_conversion(linear, converted, prompt, [1], definition=definition))
+    assert most < 300 * 3000 * 8
+
+
+def test_a_check_reads_the_prompt_in_the_pieces_of_convert(monkeypatch):
+    """Else the activations of deeper layers would round differently, which no bound covers."""
+    monkeypatch.setattr(conversion, "PIECE", 2)
+    m, lengths = model(), []
+    convert(m, PROMPT, between=lambda i, x: lengths.append(x.shape[-2]) or x)
+    vectors = token_vectors(m, np.array(PROMPT))
+    assert lengths == [2, 2, 2, 2, 1, 1]
+    for mask, wanted in (("causal", [2, 2, 1]), ("full", [5])):
+        calls = prompt_calls(m, vectors, None, ri.linear_attention_chunked, mask)
+        assert [[call.q.shape[-2] for call in layer] for layer in calls] == [wanted] * m.config.layers
+
+
 def test_worse_than_without_the_prompt_exits_1_and_writes_nothing(room, capsys, monkeypatch):
     def wrong(m, prompt, **options):
         good = convert(m, prompt, **options)
@@ -442,8 +476,8 @@ def npy(shape, data=b""):
         ),
         (["m", "--prompt", "3 7"], "convert: --prompt must hold ids from 0 to 6, got 7 at token 1"),
         (["m", "--prompt", "-1"], "convert: --prompt must hold ids from 0 to 6, got -1 at token 0"),
-        (["m", "--prompt", "@none"], "--prompt @none: cannot read none: no such file or directory"),
-        (["m", "--prompt", "@."], "--prompt @.: cannot read .: is a directory"),
+        (["m", "--prompt", "@none"], "--prompt @none: cannot read none: no such file"),
+        (["m", "--prompt", "@."], "--prompt @.: cannot read .: not a regular file"),
         (["m", "--prompt", "@zip"], "--prompt @zip: must be token ids such as '3 1 4', or text with --tokenizer, got "),
         (
             ["m", "--prompt", "@empty"],
@@ -536,11 +570,17 @@ def npy(shape, data=b""):
         (["over", "--prompt", "1"], "layer 0: transformer: its output overflows numpy float64: nan or inf at token 0"),
         (
             ["m", "--prompt", "@text", "--out", "text"],
-            "--out: text must be a file of its own, neither MODEL nor that of --json",
+            "--out: text must be a file of its own, neither one that is read nor that of --json",
         ),
         (["m", "--prompt", "1", "--json", "m"], "--json: m must be a file of its own, not one that is read"),
-        (["m", "--prompt", "1", "--out", "m"], "--out: m must be a file of its own, neither MODEL nor that of --json"),
-        (["m", "--prompt", "1", "--json", "b"], "--out: b must be a file of its own, neither MODEL nor that of --json"),
+        (
+            ["m", "--prompt", "1", "--out", "m"],
+            "--out: m must be a file of its own, neither one that is read nor that of --json",
+        ),
+        (
+            ["m", "--prompt", "1", "--json", "b"],
+            "--out: b must be a file of its own, neither one that is read nor that of --json",
+        ),
         (["m", "--prompt", "1", "--out", "no/such/b"], "--out: cannot write no/such/b: no such folder"),
         (["m", "--prompt", "1", "--out", "."], "--out: cannot write .: not a regular file"),
         (["m", "--prompt", "1", "--json", "/dev/null"], "--json: cannot write /dev/null: not a regular file"),

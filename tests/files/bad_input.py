@@ -135,6 +135,12 @@ VALUE_ERRORS: Table = {
     "load: m: metadata: `prompts[0]` must be an integer between 0 and 9007199254740992, got 2.5": lambda: loaded(
         prompts="[2.5]", seal=True
     ),
+    "load: m: Model: `biases[0].z` must have shape (..., 1, 2) to match its S, got (2, 2)": lambda: loaded(
+        tensors={"layers.0.b_D": np.ones((2, 2))}, seal=True
+    ),
+    "load: m: Model: `memory.S` must have all leading axes that its other arrays have, (0,), got (1,)": lambda: mapped(
+        seed=None, tensors={"layers.0.b_omega": np.ones((0, 4, 2))}
+    ),
     "load: m: layer 0: `b_KV` must be in the file for each layer, since other biases are": lambda: loaded(
         tensors={"layers.0.b_KV": None}, seal=True
     ),

@@ -197,7 +197,7 @@ def test_not_saved(model, error, message, path):
 def test_a_save_that_fails_leaves_the_old_file(path, monkeypatch):
     model = convert(random_model(Float(), REAL, 1), PROMPT)
     save(path, model)
-    monkeypatch.setattr(ri.files.safetensors.os, "replace", lambda *args: (_ for _ in ()).throw(OSError("half way")))
+    monkeypatch.setattr(ri.files.disk.os, "replace", lambda *args: (_ for _ in ()).throw(OSError("half way")))
     with says(OSError, "half way"):
         save(path, convert(model, PROMPT))
     monkeypatch.undo()
@@ -389,7 +389,7 @@ def test_hostile_position_and_prompts(words, message, saved, path):
         ({"layers.0.b_KV": np.ones((1, 2, 3), np.float32)}, "`layers.0.b_KV` must be F64, for float64, got F32"),
         ({"layers.9.b_KV": np.ones((1, 2, 3))}, "`layers.9.b_KV` must be a weight of its configuration or a bias"),
         ({"extra": np.ones(2)}, "`extra` must be a weight of its configuration or a bias"),
-        ({"x" * 10**5: np.ones(2)}, "x` must be a weight of its configuration or a bias"),
+        ({"x" * 10**5: np.ones(2)}, "x…` must be a weight of its configuration or a bias"),
         ({"gain": np.full(4, math.nan)}, "Model: `gain` must be finite, got nan or inf at column 0"),
         ({"gain": np.ones(5)}, "Model: `gain` must have shape (4,), got (5,)"),
         ({"gain": None}, "Model: `weights` must have 'gain' of shape (4,), got no such name"),

@@ -522,11 +522,11 @@ def test_files_that_are_no_model(tmp_path):
 def test_texts_that_are_no_json(tmp_path):
     path = tmp_path / "a.json"
     for data, words in {
-        b'{"a": "\xff"}': "the file must be text in UTF-8",
-        b'{"a": NaN}': "the file must be JSON: NaN is not a number of JSON",
-        b'{"config": {}, "config": {}}': "the file must be JSON: the key 'config' occurs twice",
-        b'{"a":' * 10**5: "the JSON must have fewer nested levels, got more than can be read",
-        b'{"a": ' + b"9" * 5000 + b"}": "the file must be JSON: ",
+        b'{"a": "\xff"}': "the file must be JSON in UTF-8: 'utf-8' codec",
+        b'{"a": NaN}': "the file must be JSON in UTF-8: NaN is not a number of JSON",
+        b'{"config": {}, "config": {}}': "the file must be JSON in UTF-8: the key 'config' occurs twice",
+        b'{"a":' * 10**5: "the file must be JSON with fewer nested levels, got more than can be read",
+        b'{"a": ' + b"9" * 5000 + b"}": "the file must be JSON in UTF-8: ",
         b"{}": "`config` must be an object of llm-viz's JSON, got None",
     }.items():
         path.write_bytes(data)

@@ -171,7 +171,7 @@ def test_arrays_may_stand_in_any_order_and_unaligned(path):
 
 
 DATA = bytes(24)
-NATURALS = "tensor 'x' must have a shape of at most 64 integers ≥ 0 with a product below 2^60, got"
+NATURALS = "tensor 'x' must have a shape of at most 32 integers ≥ 0 with a product below 2^60, got"
 OFFSETS = "tensor 'x' must have two integers ≥ 0 as offsets, got"
 KEYS = "tensor 'x' must have dtype, shape, data_offsets and nothing else, got"
 WRONG = {
@@ -218,7 +218,7 @@ WRONG = {
     "shape negative": (raw({"x": x([-2, -3])}, DATA), f"{NATURALS} [-2, -3]"),
     "shape of floats": (raw({"x": x([6.0])}, DATA), f"{NATURALS} [6.0]"),
     "shape of booleans": (raw({"x": x([True, 6])}, DATA), f"{NATURALS} [True, 6]"),
-    "65 axes": (raw({"x": x([6] + 64 * [1])}, DATA), f"{NATURALS} a value of type list"),
+    "33 axes": (raw({"x": x([6] + 32 * [1])}, DATA), f"{NATURALS} a value of type list"),
     "product wraps to 6": (raw({"x": x([2**32, 2**32, 6])}, DATA), f"{NATURALS} [4294967296, 4294967296, 6]"),
     "nothing, but huge": (raw({"x": x([0, 2**31, 2**31], [0, 0])}), f"{NATURALS} [0, 2147483648, 2147483648]"),
     "offsets a number": (raw({"x": x(offsets=24)}, DATA), f"{OFFSETS} 24"),
@@ -296,7 +296,7 @@ def test_deep_nesting(path):
                 read_safetensors(path)
             said.add(str(caught.value).removeprefix(f"read_safetensors: {path}: "))
     shallow = {f"{NATURALS} a value of type {kind}" for kind in ("list", "dict")}
-    assert said == {*shallow, "the header must be nested three deep at most, got far more"}
+    assert said == {*shallow, "the header must be JSON with fewer nested levels, got more than can be read"}
 
 
 def test_a_lie_about_the_size_allocates_nothing(path, monkeypatch):

@@ -278,11 +278,11 @@ def test_gpt2_files_that_are_wrong(small, tmp_path):
         read(ids, "a a\na a")
     with says(ValueError, "vocab.bpe: the file must be text in UTF-8"):
         read(ids, b"\xff")
-    with says(ValueError, "encoder.json: the file must be JSON: the key 'a' occurs twice"):
+    with says(ValueError, "encoder.json: the file must be JSON in UTF-8: the key 'a' occurs twice"):
         read(b'{"a": 0, "a": 1}')
     with says(ValueError, "encoder.json: the JSON must be an object, got [1]"):
         read([1])
-    with says(ValueError, "encoder.json: the JSON must have fewer nested levels, got more than can be read"):
+    with says(ValueError, "encoder.json: the file must be JSON with fewer nested levels, got more than can be read"):
         read(b'{"a":' * 10**5)
     with says(ValueError, f"vocab.bpe: the file must have at most {LARGEST_TEXT} bytes, got {LARGEST_TEXT + 1}"):
         read(ids, b"\n" * (LARGEST_TEXT + 1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +15,16 @@ from refimpl.systems import SystemArray, fractions
 def says(kind: Any, message: str) -> Any:
     """The error must carry this text, word for word."""
     return pytest.raises(kind, match=re.escape(message))
+
+
+def peak_memory(run: Callable[[], Any]) -> int:
+    """The most bytes that Python and NumPy hold at once while this runs, beyond what they held."""
+    tracemalloc.start()
+    try:
+        run()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def contains(numbers: Any, x: SystemArray, exact: SystemArray) -> bool:

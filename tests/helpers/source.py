@@ -76,16 +76,8 @@ def calls(name: str, tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 @functools.cache
 def checkers() -> frozenset[str]:
-    """Functions that check an argument for another function and may raise.
-
-    Their first argument is its name, `who`; `require` and `require_of` have it as their last.
-    """
-    about = {
-        full: f
-        for full, f in functions().items()
-        if f.args.args
-        and (f.args.args[0].arg == "who" or (f.name.startswith("require") and f.args.args[-1].arg == "who"))
-    }
+    """Functions that are told the name of another function, `who`, and may raise on its behalf."""
+    about = {full: f for full, f in functions().items() if any(arg.arg == "who" for arg in f.args.args)}
     found = {full for full, f in about.items() if any(isinstance(node, ast.Raise) for node in ast.walk(f))}
     while new := {
         full

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 import refimpl as ri
 from refimpl import GF, MP, QQ, Config, Float, Rotary, Rounded, RunningError, State, convert, random_model, unconvert
 from refimpl.systems import fractions
-from tests.helpers.assertions import says
+from tests.helpers.assertions import peak_memory, says
 from tests.helpers.model_strategies import (
     Scene,
     cut,
@@ -505,14 +504,6 @@ def test_exact_probes_convert_exactly(kind, data):
 # Memory
 
 
-def peak(run):
-    tracemalloc.start()
-    run()
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return most
-
-
 def test_memory_does_not_grow_with_the_prompt():
     config = Config(1, 16, heads=2, d=8, m=8, hidden=8, vocabulary=50)
     model = random_model(Float("numpy", "float32"), config, seed=0)
@@ -521,16 +512,18 @@ def test_memory_does_not_grow_with_the_prompt():
         return (np.random.default_rng(i).integers(0, 50, 256) for i in range(M // 256))
 
     convert(model, stream(512))
-    short, long = (peak(lambda M=M: convert(model, stream(M))) for M in (4096, 16384))
+    short, long = (peak_memory(lambda M=M: convert(model, stream(M))) for M in (4096, 16384))
     assert long <= 1.2 * short
 
     def growth(**options):
         """Bytes for each further token of a prompt that is there from the start."""
-        short, long = (np.concatenate(list(stream(M))) for M in (1024, 4096))
-        return (peak(lambda: convert(model, long, **options)) - peak(lambda: convert(model, short, **options))) / 3072
+        short, long = (
+            peak_memory(lambda M=M: convert(model, np.concatenate(list(stream(M))), **options)) for M in (4096, 8192)
+        )
+        return (long - short) / 4096
 
     # of each id: itself, as an object, as a machine integer, and whether it is in range
-    assert growth(chunk=256) <= 40 and growth() > 200
+    assert growth(chunk=256) <= 40 and growth() <= 40
 
 
 # Refusals

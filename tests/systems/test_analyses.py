@@ -19,7 +19,6 @@ from refimpl import GF, MP, QQ, Degrees, Dependencies, Dual, Float, NotDefined, 
 from refimpl.systems import fractions, round_to
 from refimpl.systems.array import SystemArray, elementwise
 from refimpl.systems.formats import FORMATS, nearest
-from refimpl.systems.running_error import LIBM
 from refimpl.verify.identity_testing import restrict
 from tests.helpers.assertions import says
 from tests.helpers.strategies import SEEDS
@@ -240,12 +239,15 @@ def test_each_running_error_is_sound_and_says_something(dtype, step):
     for seed in range(40):
         follow(numbers, [step], seed, -2, 3)
     # On exact numbers between 1 and 2, nothing passes 2 + 4·4 in size, and no step has more than 8
-    # operations, of LIBM u each.
+    # operations, of two times `ulps` u each.
     x, y = (
         numbers.wrap((np.abs(numbers.random((4, 4), i).planes[0]) + numbers.dtypes[0].type(1), np.zeros((4, 4))))
         for i in (1, 2)
     )
-    assert np.all(numbers.error(STEPS[step](numbers, x, y)) <= 18 * 8 * (LIBM * numbers.u + numbers.tiny))
+    assert np.all(
+        numbers.error(STEPS[step](numbers, x, y))
+        <= 18 * 8 * (2 * max(numbers.ulps.values()) * numbers.u + numbers.tiny)
+    )
 
 
 # What the analysis claims of one that ran on v with error e: the truth V is anywhere within e of
@@ -312,7 +314,7 @@ def test_running_error_of_functions_holds_for_every_execution(dtype, name):
     """The truth has 80 digits; its own rounding is far below the 2^-40 that every error is rounded
     up by.
     """
-    numbers, u = RunningError(dtype), LIBM * Fraction(RunningError(dtype).u)
+    numbers, u = RunningError(dtype), 2 * RunningError(dtype).ulps[name] * Fraction(RunningError(dtype).u)
 
     def f(x: Fraction) -> Fraction:
         return fractions(getattr(TRUTH, name)(TRUTH.convert([x])), "test").item()
@@ -403,7 +405,8 @@ def test_running_error_of_bfloat16_bounds_numbers_rounded_to_it():
     assert numbers.u == float(ri.unit_roundoff("bfloat16")) and numbers.largest == float(
         ml_dtypes.finfo("bfloat16").max
     )
-    assert numbers.tiny == LIBM * float(ml_dtypes.finfo("bfloat16").smallest_subnormal)
+    least, normal = (float(getattr(ml_dtypes.finfo("bfloat16"), f"smallest_{x}")) for x in ("subnormal", "normal"))
+    assert numbers.tiny == normal + 2 * least
     x, y = (numbers.random((50,), seed) for seed in (1, 2))
     a, b = (p.planes[0].astype(ml_dtypes.bfloat16) for p in (x, y))
     assert np.array_equal(a.astype(np.float64), x.planes[0])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refimpl.systems import GF, is_prime, modular
+from refimpl.systems.finite_field import FEW, FiniteField
 from refimpl.systems.modular import LONG, PIECE, WAYS, cost, cut, plan
 from tests.helpers.assertions import says
 
@@ -293,6 +294,40 @@ def test_large_operands_in_any_order_of_memory(p, order):
         assert np.array_equal(got.planes[0], want % p)
     # only what is fresh is changed in place
     assert np.array_equal(x, kept[0]) and np.array_equal(y, kept[1])
+
+
+@pytest.mark.parametrize("p", [61, 10007, 2**31 - 1, 2**31 + 11, 2**61 - 1])
+@pytest.mark.parametrize("few", [True, False])
+def test_python_multiplies_few_large_numbers_and_no_others(p, few, monkeypatch):
+    """Below 2³¹, products fit in int64. Above, a few are faster by Python's integers."""
+    taken = []
+    for f in (modular.multiply, modular.matmul):
+        monkeypatch.setattr(modular, f.__name__, lambda *a, f=f: taken.append(f.__name__) or f(*a))
+    size, terms = (FEW, 4 * FEW) if few else (FEW + 1, 4 * FEW + 1)
+    a, x = GF(p).wrap((np.full(size, p - 1),)), np.full((1, terms), p - 2)
+    assert set((a * a).tolist()) == {(p - 1) ** 2 % p}
+    assert right(p, x, x.T)
+    assert taken == ([] if few and p > 2**31 else ["multiply", "matmul"])
+
+
+@pytest.mark.parametrize("p", [2**31 - 1, 2**31 + 11])
+def test_sums_in_halves_from_31_bits_on(p, monkeypatch):
+    """Sums of smaller numbers fit in int64, those of larger ones are of their halves."""
+    taken = []
+    monkeypatch.setattr(FiniteField, "add", lambda *a, f=FiniteField.add: taken.append(1) or f(*a))
+    x = np.full((1000, 2), p - 1)
+    assert GF(p).sum(GF(p).wrap((x,)), axis=0).tolist() == [1000 * (p - 1) % p] * 2
+    assert bool(taken) == (p > 2**31)
+
+
+@pytest.mark.parametrize("p", [2**31 - 1, 2**61 - 1])
+@pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 1])
+def test_pieces_on_both_sides_of_their_length(p, size):
+    x = np.arange(size) * 7919 + p - size
+    x %= p
+    a, X = GF(p).wrap((x,)), x.astype(object)
+    for got, want in ((a + a, 2 * X), (a * a, X * X), (-a, -X)):
+        assert np.array_equal(got.planes[0], want % p)
 
 
 # Inversion

@@ -44,79 +44,112 @@ def factors(draw: Any) -> tuple[np.ndarray, np.ndarray]:
     return tuple(objects([pool[i] for i in rng.integers(0, len(pool), math.prod(s))], s) for s in shapes)
 
 
-def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return slices.matmul(slices.integers(x), slices.integers(y))
+KINDS = [int, *([importlib.import_module("gmpy2").mpz] if importlib.util.find_spec("gmpy2") else [])]
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+ways = pytest.mark.parametrize("way", [slices.by_slices, slices.by_remainders], ids=lambda way: way.__name__)
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices and common denominators whether or not they pay."""
-    monkeypatch.setattr(slices, "slicing_pays", lambda *sizes: True)
+def factored(x: np.ndarray, kind: Any = int) -> slices.Integers:
+    found = slices.integers(x)
+    return found._replace(m=objects(map(kind, found.m.flat), x.shape))
+
+
+@pytest.fixture(params=[False, True], ids=["slices", "remainders"])
+def always(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLAS and common denominators whether or not they pay."""
+    monkeypatch.setattr(slices, "blas_pays", lambda *sizes: True)
+    monkeypatch.setattr(slices, "remainders_pay", lambda *sizes: request.param)
     monkeypatch.setattr(multiprecision, "SMALL", 0)
     monkeypatch.setattr(rational, "SMALL", dict.fromkeys(rational.SMALL, 0))
 
 
 @pytest.mark.usefixtures("always")
+@kinds
 @given(factors())
-def test_product_of_integers(pair: tuple[np.ndarray, np.ndarray]) -> None:
+def test_product_of_integers(kind: Any, pair: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = pair
-    got = product(x, y)
-    assert (
-        got.shape == np.matmul(x, y).shape
-        and got.tolist() == np.matmul(x, y).tolist()
-        and all(type(v) is int for v in got.flat)
-    )
+    got, want = slices.matmul(factored(x, kind), factored(y, kind)), np.matmul(x, y)
+    assert got.shape == want.shape and got.tolist() == want.tolist()
+    assert all(isinstance(v, type(kind(0))) for v in got.flat)
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 3), (3, 0)), ((2, 0, 3), (3, 2))], ids=str)
-def test_product_of_no_integers(shapes: Any) -> None:
+@kinds
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 3), (3, 0)), ((2, 0, 3), (3, 2)), ((2, 0), (0, 3))], ids=str)
+def test_product_of_no_integers(kind: Any, shapes: Any) -> None:
     x, y = (objects([1] * math.prod(s), s) for s in shapes)
-    assert product(x, y).shape == np.matmul(x, y).shape
+    assert slices.matmul(factored(x, kind), factored(y, kind)).shape == np.matmul(x, y).shape
 
 
-def extreme(K: int, width: int, less: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Integers below 2^width all of whose digits are −2^(b−1), the largest there are, so that
-    nothing cancels; or a little less."""
-    bits, p, _ = slices.plan(K, width, width)
-    worst = -sum((2 ** (bits - 1) - less) << bits * i for i in range(p - 1))
-    return objects([worst] * K * 12, (12, K)), objects([worst] * K * 12, (K, 12))
-
-
-@pytest.mark.parametrize("K", [1, 30, 64, 1000])
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.usefixtures("always")
-def test_full_top_digits(K: int, count: int) -> None:
-    """The widest integers of so many digits: a carry into the top one has nowhere to go on to."""
-    bits = next(b for b in range(27, 1, -1) if slices.plan(K, count * b - 1, count * b - 1) == (b, count, count))
-    top = 2 ** (count * bits - 1)
-    values = [sign * (top - less) for sign in (1, -1) for less in (1, 2, *(2**j for j in range(count * bits - 1)))]
-    x = objects(values, (len(values), 1))
-    found = slices.digits(slices.integers(x), bits, count)
-    assert len(found) == count and all((abs(d) <= 2 ** (bits - 1)).all() for d in found)
-    assert (sum(d.astype(np.int64).astype(object) << bits * i for i, d in enumerate(found)) == x).all()
-    wide, ones = np.repeat(x, K, axis=1), objects([1] * K * 12, (K, 12))
-    assert (product(wide, ones) == K * x).all()
-    assert (product(wide, np.swapaxes(wide, 0, 1)) == K * x * np.swapaxes(x, 0, 1)).all()
+@ways
+@kinds
+@pytest.mark.parametrize("K", [1, 2, 30, 64, 65, 1000])
+@pytest.mark.parametrize("width", [1, 22, 44, 60, 170, 1000])
+def test_largest_integers(way: Any, kind: Any, K: int, width: int) -> None:
+    """All digits as large as they can be, of either sign, so that nothing cancels; powers of two,
+    which have one digit; and small numbers beside them."""
+    top = 2**width - 1
+    values = [top, -top, top, 2 ** (width - 1), -(2 ** (width - 1)), 1, -1, 0, top - 1]
+    x = objects([v for v in values for _ in range(K)], (len(values), K))
+    y = np.swapaxes(x, 0, 1)
+    assert (way(factored(x, kind), factored(y, kind)) == K * x[:, :1] * y[:1]).all()
+    one = objects([1] * K, (K, 1))
+    assert (way(factored(x, kind), factored(one, kind)) == K * x[:, :1]).all()
+    assert (way(factored(np.swapaxes(one, 0, 1), kind), factored(y, kind)) == K * y[:1]).all()
 
 
 @pytest.mark.parametrize("K", [1, 30, 64, 1000])
-@pytest.mark.parametrize("width", [60, 170, 1000])
-@pytest.mark.usefixtures("always")
-def test_largest_digits(K: int, width: int) -> None:
-    x, y = extreme(K, width)
+@pytest.mark.parametrize("width", [1, 60, 170, 1000])
+def test_no_sum_of_digits_exceeds_what_is_exact(K: int, width: int) -> None:
     bits, p, q = slices.plan(K, width, width)
-    assert K * min(p, q) * 4 ** (bits - 1) <= 2**53 < K * min(p, q) * 4 ** (bits + 1)
-    assert all((abs(d) <= 2 ** (bits - 1)).all() for d in slices.digits(slices.integers(x), bits, p))
-    assert (product(x, y) == K * x[0, 0] * y[0, 0]).all()
+    assert p == q and (p - 1) * bits < width <= p * bits
+    assert K * p * (2**bits - 1) ** 2 <= 2**53 < K * (p + 1) * 4 ** (bits + 1) or bits == 26
+    out = np.empty((p, 1, 2))
+    slices.digits(factored(objects([2**width - 1, 1 - 2**width], (1, 2))), bits, out)
+    assert abs(out).max() <= 2**bits - 1 and (out[:, 0, 0] == -out[:, 0, 1]).all()
+    assert sum(int(d) << bits * i for i, d in enumerate(out[:, 0, 0])) == 2**width - 1
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("K", [1, 64, 2**17])
+@pytest.mark.parametrize("widths", [(32, 32), (64, 1024), (4096, 4096)], ids=str)
+def test_no_sum_of_remainders_exceeds_what_is_exact(K: int, widths: tuple[int, int]) -> None:
+    found = slices.basis(K, *widths)
+    primes = [int(p) for p in found.primes]
+    assert math.prod(primes) > 4 * K * 2 ** sum(widths) and len(set(primes)) == len(primes)
+    half = max(primes) // 2 + 1
+    assert K * (max(primes) / 2) ** 2 <= 2**52 and K * half * (half + 2) < 2**53
+    for weights in (found.left, found.right):
+        assert abs(weights).max() <= half and abs(weights).sum(axis=1).max() * (2**found.bits - 1) <= 2**52
+    assert abs(found.back).max() < 2**found.limb and abs(found.back).sum(axis=1).max() * half <= 2**52
+
+
+@pytest.mark.parametrize("p", [3, 2**17 - 1, 2**24 - 3])
+def test_remainders_next_to_multiples(p: int) -> None:
+    near = [
+        sign * (k * p + d) for sign in (1, -1) for k in (0, 1, 2**20, 2**52 // p - 1) for d in (0, 1, p // 2, p - 1)
+    ]
+    got = slices.remainders(np.array([near, near], np.float64), np.array([p, p]))
+    for v, r in zip(near, got[1], strict=True):
+        assert (v - int(r)) % p == 0 and abs(r) <= p / 2 + 2
+    assert (got[0] == got[1]).all()
+
+
+@ways
 @pytest.mark.parametrize("K", [30, 64, 1000])
-def test_wider_digits_would_be_wrong(K: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "LARGEST", 2**57)
-    x, y = extreme(K, 170, less=1)
-    assert (product(x, y) != K * x[0, 0] * y[0, 0]).any()
+def test_wider_digits_would_be_wrong(way: Any, K: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "LARGEST", 2**59)
+    slices.basis.cache_clear()
+    top = 2**170 - 3
+    x, y = objects([top] * K * 12, (12, K)), objects([-top] * K * 12, (K, 12))
+    assert (way(factored(x), factored(y)) != -K * top * top).any()
+    slices.basis.cache_clear()
+
+
+def test_the_way_that_pays() -> None:
+    """Few digits by slices, many by remainders; a column is not worth cutting."""
+    assert not slices.remainders_pay(64, 64, 64, 5, 5) and slices.remainders_pay(64, 64, 64, 50, 50)
+    assert slices.blas_pays(64, 64, 64, 64) and not slices.blas_pays(64, 64, 1, 64)
+    assert not slices.blas_pays(64, 64, 64, 2**15)
 
 
 # mpmath: the exact sum, rounded once
@@ -155,7 +188,7 @@ def test_rounded_once_however_scaled(digits: int, axis: int | None) -> None:
     assert once(spread(digits, (9, 7), axis, 1), spread(digits, (7, 8), None if axis is None else 1 - axis, 2))
 
 
-@pytest.mark.parametrize("digits", [15, 50])
+@pytest.mark.parametrize("digits", [15, 50, 200])
 def test_rounded_once_on_blas(digits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     monkeypatch.setattr(slices, "recombine", lambda *a, f=slices.recombine: taken.append(1) or f(*a))

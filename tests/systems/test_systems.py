@@ -285,7 +285,7 @@ def test_what_a_new_system_forgets_is_said():
         lambda: x.neg(plane),
         lambda: x.mul(plane, plane),
         lambda: Less().convert(1),
-        lambda: Less().power(1, 1),
+        lambda: Less().power(1, 1, 0),
     ):
         with pytest.raises(NotImplementedError):
             attempt()

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import refimpl as ri
-from refimpl import QQ, Float, Rounded, State
+from refimpl import MP, QQ, Float, Rounded, RunningError, State
+from refimpl.verify.ways import WAYS
 
 
 def draw(system, n=6, d=4, m=3, seed=0):
@@ -35,6 +36,101 @@ def test_the_bound_by_hand():
     assert bound.tolist() == [[math.nextafter(float((g * (2 + 2 * 1) / 1 + u * 2) / (1 - g)), math.inf)]]
     _, unnormalised = ri.exact_with_bound(one, one, 2 * one, kernel=ri.Kernel(normalise=False), u=u)
     assert unnormalised.tolist() == [[math.nextafter(float(g * 2), math.inf)]]
+
+
+def by_the_formula(q, k, v, S, z, u, normalise):
+    """The bound at the head of bounds.py, in fractions, with Python's own sums."""
+    n, r, bounds = len(q), len(k[0]), []
+    K = n + r + 2
+    g = K * u / (1 - K * u)
+    for t in range(n):
+        weights = [sum(a * b for a, b in zip(q[t], k[s], strict=True)) for s in range(t + 1)]
+        sizes = [sum(abs(a * b) for a, b in zip(q[t], k[s], strict=True)) for s in range(t + 1)]
+        den = sum(weights) + sum(a * b for a, b in zip(q[t], z, strict=True))
+        A_den = sum(sizes) + sum(abs(a * b) for a, b in zip(q[t], z, strict=True))
+        row = []
+        for j in range(len(v[0])):
+            start = [a * S[i][j] for i, a in enumerate(q[t])]
+            num = sum(w * v[s][j] for s, w in enumerate(weights)) + sum(start)
+            A_num = sum(w * abs(v[s][j]) for s, w in enumerate(sizes)) + sum(map(abs, start))
+            o, share = num / den, g * A_den / abs(den)
+            assert share < 1  # else there is no bound
+            row.append(
+                ((g * A_num + g * abs(o) * A_den) / abs(den) + u * abs(o)) / (1 - share) if normalise else g * A_num
+            )
+        bounds.append(row)
+    return bounds
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_is_its_formula_and_no_more(seed, normalise):
+    """To the last bit: the bound is rounded up from the formula, wherever signs cancel."""
+    rng, u = np.random.default_rng(seed), Fraction(1, 2**20)
+    q, k, v, S = (rng.integers(-40, 41, shape) / 8.0 + 1 / 16 for shape in ((4, 3), (4, 3), (4, 2), (3, 2)))
+    z = rng.integers(300, 400, 3) / 8.0 * np.sign(q[-1])
+    args = [[[Fraction(x) for x in row] for row in a.tolist()] for a in (q, k, v, S)]
+    want = by_the_formula(*args, [Fraction(x) for x in z.tolist()], u, normalise)
+    kernel = ri.Kernel(normalise=normalise)
+    _, bound = ri.exact_with_bound(q, k, v, kernel, u=u, state=State(S, z, 0))
+    assert bound.tolist() == [[math.nextafter(float(x), math.inf) for x in row] for row in want]
+
+
+def test_a_verdict_ends_where_the_bound_does():
+    exact, bound = QQ.convert([[1, -2]]), np.array([[2.0**-20, 2.0**-30]])
+    for share, verdict in ((0.999, "WITHIN BOUND"), (1.0, "WITHIN BOUND"), (1.001, "EXCESS")):
+        for sign in (1, -1):
+            found = ri.judge(np.array([[1.0, -2.0 + sign * share * 2.0**-30]]), exact, bound)
+            assert found.verdict == verdict and abs(found.worst - share) < 1e-6 and found.index == (0, 1)
+
+
+@pytest.mark.parametrize("system", [Float(), Float("numpy", "float32"), MP(40)], ids=lambda s: s.name)
+def test_both_sides_of_an_identity_may_be_off_by_their_own_errors_and_no_more(system):
+    """2⁻¹⁰ and 3·2⁻¹⁰, so that they may differ by 2⁻⁸ at their precision."""
+    way, wide = WAYS["bound"], isinstance(system, type(MP(40)))
+    numbers = way.analysis(system)
+    one = numbers.convert([[1]]).planes[0]
+    same = ("x", numbers.wrap((one, np.array([[2.0**-10]]))), numbers.wrap((one, np.array([[3 * 2.0**-10]]))))
+    finer = Fraction(2) ** (53 - system.ctx.prec) if wide else 1
+    for share, fails in ((Fraction(1, 2), False), (Fraction(1), False), (Fraction(1025, 1024), True)):
+        left, right = system.convert([[1 + share * finer / 2**8]]), system.convert([[1]])
+        found = way.compare(system, ("x", left, right), same)
+        assert bool(found.failure) == fails and abs(found.ratio - share) < 1e-6 and found.rows == 1
+
+
+# The size of an error to first order, in units of u, and what follows from errors of x and y
+X, Y = 1.75, -2.5
+ROUNDED = {
+    "add": (lambda s, x, y: x + y, abs(X + Y), lambda e, f: e + f),
+    "subtract": (lambda s, x, y: x - y, abs(X - Y), lambda e, f: e + f),
+    "multiply": (lambda s, x, y: x * y, abs(X * Y), lambda e, f: abs(X) * f + abs(Y) * e),
+    "divide": (lambda s, x, y: x / y, abs(X / Y), lambda e, f: (e + abs(X / Y) * f) / abs(Y)),
+    "negate": (lambda s, x, y: -x, 0, lambda e, f: e),
+    "maximum": (lambda s, x, y: s.maximum(x, y), 0, lambda e, f: e),
+    # k + 1 roundings of the whole, one of the result
+    "sum": (lambda s, x, y: s.sum(s.concat([x, y]), axis=0), 2 * (abs(X) + abs(Y)) + abs(X + Y), lambda e, f: e + f),
+    "matmul": (
+        lambda s, x, y: x[None, :] @ y[:, None],
+        2 * abs(X * Y) + abs(X * Y),
+        lambda e, f: abs(X) * f + abs(Y) * e,
+    ),
+    "exp": (lambda s, x, y: s.exp(x), 14 * math.exp(X), lambda e, f: math.exp(X) * e),
+    "log": (lambda s, x, y: s.log(x), 12 * math.log(X), lambda e, f: e / X),
+    "sqrt": (lambda s, x, y: s.sqrt(x), 4 * math.sqrt(X), lambda e, f: e / (2 * math.sqrt(X))),
+    "tanh": (lambda s, x, y: s.tanh(x), 26 * math.tanh(X), lambda e, f: e),
+    "cos": (lambda s, x, y: s.cos(x), 6 * abs(math.cos(X)), lambda e, f: e),
+    "sin": (lambda s, x, y: s.sin(x), 6 * math.sin(X), lambda e, f: e),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_running_errors_are_as_large_as_stated_and_no_larger(name):
+    run, roundings, spread = ROUNDED[name]
+    numbers = RunningError()
+    for e, f in ((0.0, 0.0), (2.0**-40, 0.0), (0.0, 2.0**-40), (2.0**-38, 2.0**-40)):
+        x, y = (numbers.wrap((np.array([value]), np.array([error]))) for value, error in ((X, e), (Y, f)))
+        want = roundings * 2.0**-53 + spread(e, f)
+        assert numbers.error(run(numbers, x, y)).item() == pytest.approx(want, rel=1e-6, abs=1e-300)
 
 
 @pytest.mark.parametrize("points", [("elementwise", "sums"), ("elementwise", "sums", "partial")])
@@ -101,7 +197,12 @@ def test_exact_is_an_outcome():
     o, bound = ri.exact_with_bound(*(np.ones((2, 2)) for _ in range(3)), u=ri.unit_roundoff("float64"))
     judgement = ri.judge(np.ones((2, 2)), o, bound)
     assert (judgement.verdict, judgement.worst, judgement.vacuous, judgement.rows) == ("EXACT", 0.0, 0, 2)
-    assert ri.judge(np.ones((0, 2)), QQ.ones((0, 2)), np.zeros((0, 2))).verdict == "EXACT"
+
+
+def test_nothing_compared_is_no_pass():
+    for shape in ((0, 2), (3, 0), (0, 0)):
+        judgement = ri.judge(np.ones(shape), QQ.ones(shape), np.zeros(shape))
+        assert (judgement.verdict, judgement.worst, judgement.vacuous, judgement.rows) == ("VACUOUS", 0.0, 0, 0)
 
 
 def test_an_exact_zero_bound_is_not_vacuous():

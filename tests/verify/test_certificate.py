@@ -114,7 +114,7 @@ def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatc
             d
             | {
                 "results": [
-                    {"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 10**9, "d": 1, "m": 1}]}
+                    {"theorem": "shift", "system": "Q", "cases": [{"kind": "Case", "n": 10**30, "d": 1, "m": 1}]}
                 ]
             }
         ),
@@ -137,7 +137,7 @@ def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatc
     ],
 )
 def test_what_is_no_certificate_is_refused(made, spoil):
-    with pytest.raises(ValueError, match=r"^verify: --replay needs a certificate that --json wrote"):
+    with pytest.raises(ValueError, match=r"^replay: `data` must be a certificate that --json wrote"):
         replay(spoil(json.loads(made)))
 
 
@@ -223,7 +223,7 @@ def test_replay_on_the_command_line(made, tmp_path, capsys):
     assert main(["verify", "shift", "--replay", str(path)]) == 2
     assert "--replay goes alone" in capsys.readouterr().err
     assert main(["verify", "--replay", str(path)]) == 2
-    assert "must be a JSON file" in capsys.readouterr().err
+    assert "the file must be JSON in UTF-8" in capsys.readouterr().err
 
 
 def test_the_source_is_what_lies_on_the_disk(tmp_path, monkeypatch):
@@ -293,3 +293,172 @@ def test_a_failure_after_a_redraw_shows_the_numbers_that_failed():
         data = failure(result, Draws())
     (drawn,) = data["drawn"]
     assert drawn != [[str(first["x"][0])]]
+
+
+# What a certificate may ask for
+
+
+def asking(theorem, system, case):
+    row = {"theorem": theorem, "system": system, "cases": [case], "verdict": "EXACT"}
+    return {"format": FORMAT, "seed": 0, "source": "", "versions": {}, "results": [row]}
+
+
+SMALL = {"kind": "Case", "n": 2, "d": 2, "m": 1}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        asking("shift", "Q", SMALL | {"n": 65536}),
+        asking("shift", "Q", SMALL | {"n": 300}),
+        asking("shift", "Q", SMALL | {"start": 65536, "rope": ["half", "after", 2]}),
+        asking("shift", "float64", SMALL | {"n": 65536}),
+        asking("shift", "float64", SMALL | {"m": 2**40}),
+        asking("shift", "float64", SMALL | {"heads": [[65536, 65536], [65536, 65536]]}),
+        asking("quadratic_eq_sum", "GF(10007)", SMALL | {"phi": "polynomial(16)", "d": 4}),
+        asking("shift", "mpmath(100000000)", SMALL),
+        asking("shift", "mpmath(100000000)", CASES[0].to_json()),
+        asking("shift", "balls(1000000)", SMALL),
+        asking("shift", "dependencies", SMALL | {"n": 5000}),
+        asking("iclca", "float64", {"kind": "ModelCase", "M": 1, "n": 1, "width": 2**20}),
+        asking("iclca", "Q", {"kind": "ModelCase", "M": 3, "n": 1, "layers": 9, "norm": "rms_rational"}),
+        asking("iclca", "float64", {"kind": "ModelCase", "M": 1, "n": 1, "batch": [10**9]}),
+        asking("dual_form", "float64", {"kind": "Lesson", "N": 9999, "d": 2, "m": 1}),
+        asking(
+            "log_features",
+            "float64",
+            {"kind": "FeatureCase", "phi": "positive", "M": 1, "n": 1, "d": 2**16, "r": 2**16},
+        ),
+        asking(
+            "feature_error", "float64", {"kind": "FeatureCase", "phi": "positive", "M": 0, "n": 1, "d": 99, "r": 99}
+        ),
+        asking("recurrence_eq_sum", "Q", {"kind": "RecurrentCase", "M": 2000, "n": 1, "d": 2, "m": 1}),
+    ],
+    ids=lambda data: f"{data['results'][0]['theorem']} {data['results'][0]['system']} {data['results'][0]['cases'][0]}"[
+        :60
+    ],
+)
+def test_a_small_certificate_does_not_ask_for_much(data, monkeypatch, capsys, tmp_path):
+    from refimpl.verify import certificate as module
+
+    monkeypatch.setattr(module, "check", lambda *args: pytest.fail("it was run"))
+    name = data["results"][0]["theorem"]
+    with pytest.raises(ValueError, match=rf"^replay: {name} in .* must need at most .*, got about .*; .* `limit` to "):
+        replay(data)
+    (tmp_path / "c.json").write_text(json.dumps(data))
+    assert main(["verify", "--replay", str(tmp_path / "c.json")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"refimpl: --replay: {tmp_path}/c.json: replay: {name} in ") and "raise --limit to " in said
+    assert len(said) < 600
+
+
+def test_a_limit_allows_more(tmp_path, capsys):
+    data = asking("shift", "float64", SMALL | {"n": 3})
+    with pytest.raises(ValueError, match=r"raise `limit` to 1$"):
+        replay(data, limit=0)
+    assert replay(data, limit=1)[0][0].instances == 1
+    (tmp_path / "c.json").write_text(json.dumps(data))
+    assert main(["verify", "--replay", str(tmp_path / "c.json"), "--limit", "0"]) == 2
+    assert "raise --limit to 1" in capsys.readouterr().err
+    assert main(["verify", "--replay", str(tmp_path / "c.json"), "--limit", "-1"]) == 2
+    assert "`limit`" not in (said := capsys.readouterr().err) and "--limit must be a finite number ≥ 0" in said
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["quick", "full"])
+@pytest.mark.parametrize(
+    "systems", [None, ["mpmath(200)", "balls(50)", "GF(10007)", "float16"]], ids=["usual", "others"]
+)
+def test_what_verify_writes_replays_without_a_limit(full, systems, monkeypatch):
+    """Every row of the certificates that verify writes, by estimate alone: nothing is run."""
+    from refimpl.verify import certificate as module
+    from refimpl.verify import registry
+    from refimpl.verify.theorem import Result
+
+    def not_run(theorem, system, cases, *rest):
+        fitting = tuple(case for case in cases if theorem.fits(case) and theorem.only in ("", system.label))
+        return Result(theorem.name, system.label, "EXACT" if fitting else "N/A", "", cases=fitting)
+
+    monkeypatch.setattr(registry, "check", not_run)
+    monkeypatch.setattr(module, "check", not_run)
+    draws = Draws(7)
+    results = verify(systems=systems and [ri.system(name) for name in systems], full=full, draws=draws)
+    data = json.loads(json.dumps(certificate(results, draws, full=full, seconds=1.0)))
+    again, _ = replay(data, limit=0)
+    assert [(r.theorem, r.system, r.cases) for r in again] == [
+        (r.theorem, r.system, r.cases) for r in results if r.cases
+    ]
+    assert sum(len(r.cases) for r in again) > 300
+    data["results"] *= 2  # the second time is not free
+    with pytest.raises(ValueError, match=r"raise `limit` to"):
+        replay(data, limit=0)
+
+
+def test_only_some_systems_are_free(monkeypatch):
+    from refimpl.verify import certificate as module
+
+    monkeypatch.setattr(module, "check", lambda *args: pytest.fail("it was run"))
+    data = asking("shift", "Q", CASES[4].to_json())
+    data["results"] = [data["results"][0] | {"system": f"mpmath({n})"} for n in range(20, 37)]
+    with pytest.raises(ValueError, match=r"^replay: shift in mpmath\(36\) at "):
+        replay(data, limit=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"kind": "Cases"}, "`kind` must be one of Case, FeatureCase, Lesson, ModelCase, RecurrentCase, got 'Cases'"),
+        ({"\x1b[2J": 1}, "a Case must have all of its fields and no others, got '\\x1b[2J' missing or unknown"),
+        ({"n": -1}, "n of a case must be int, got -1"),
+        ({"n": True}, "n of a case must be int, got True"),
+        ({"n": 2**60}, f"n of a case must be int, got {2**60}"),
+        ({"heads": 3}, "heads of a case must be tuple[tuple[int, ...], tuple[int, ...]], got 3"),
+        ({"heads": [[2], [3]]}, "leading axes (3,) of `k` must broadcast with (2,) of `q`"),
+        ({"heads": [[1] * 40, []]}, "heads of a case must be tuple[tuple[int, ...], tuple[int, ...]], got a value of"),
+        ({"mask": "none"}, "Case: `mask` must be one of causal, full, got 'none'"),
+        ({"mask": 9}, "the fields of a case must go together, got 'n=2 d=2 m=1 mask=9'"),
+        ({"rope": ["half", "x", 2]}, "Case: `rope` must be one of after, before, got 'x'"),
+        ({"rope": ["x", "after", 2]}, "Case: `rope` must be one of half, interleaved, got 'x'"),
+        ({"rope": ["half", "after", 1]}, "Case: `rope` must turn an even number of features, got 1"),
+        ({"phi": "polynomial(99)"}, "feature_map: `name` must be one of "),
+    ],
+    ids=str,
+)
+def test_cases_that_are_none(change, problem):
+    with pytest.raises(ValueError) as caught:
+        replay(asking("shift", "Q", SMALL | change))
+    assert problem in str(caught.value) and str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"format": "\x1b"}, "its format is '\\x1b'"),
+        ({"seed": True}, "its seed and source must be an integer and a text, got True and ''"),
+        ({"source": 3}, "its seed and source must be an integer and a text, got 0 and 3"),
+        ({"results": {}}, "results and cases must be lists, got {}"),
+        ({"theorem": "\x1b"}, "a result: `theorem` must be one of "),
+        ({"cases": "abc"}, "results and cases must be lists, got 'abc'"),
+        ({"cases": [3]}, "a case must be an object, got 3"),
+        ({"cases": [Case(1, 1, 1).to_json() | {"kind": "ModelCase"}]}, "a ModelCase must have all of its fields"),
+        ({"cases": [ModelCase(1, 1).to_json()]}, "shift speaks of no ModelCase"),
+        ({"system": 3}, "the system must be a text of at most 80 characters, got 3"),
+        ({"system": "x" * 81}, "the system must be a text of at most 80 characters, got a value of type str"),
+        ({"system": f"mpmath({10**20})"}, "the system must have numbers of at most 19 digits, got 'mpmath(1"),
+        ({"system": "numpy float64 on nowhere"}, "ValueError"),
+    ],
+    ids=str,
+)
+def test_rows_that_are_none(change, problem):
+    data = asking("shift", "Q", SMALL)
+    data |= {key: x for key, x in change.items() if key in data}
+    if "results" not in change:
+        data["results"][0] |= {key: x for key, x in change.items() if key not in data}
+    with pytest.raises(ValueError, match=r"^replay: `data` must be a certificate that --json wrote") as caught:
+        replay(data)
+    assert problem in str(caught.value) and str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+def test_a_device_of_torch_that_is_not_here():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"RuntimeError|no arrays of 'torch float32 on nowhere' can be made here"):
+        replay(asking("shift", "torch float32 on nowhere", SMALL))

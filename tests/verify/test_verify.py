@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from fractions import Fraction
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from refimpl.verify.cases import Case
 from refimpl.verify.check import Draws, check
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS, default_systems, verify
+from refimpl.verify.report import summary
 from refimpl.verify.theorem import Different, Numbers, Theorem
 from refimpl.verify.theorems.identities import CASES, more_cases
 from refimpl.verify.theorems.identities import THEOREMS as IDENTITIES
@@ -372,8 +374,91 @@ def test_an_unbounded_ball_is_no_pass():
         x = numbers.draw(1, 1)
         yield "x", x / (x - x), x
 
-    system = ri.balls(30, "iv")
-    assert check(Theorem("t", "s.", "a", "b", divides), system, CASES[:1]).verdict in ("VACUOUS", "FAIL", "NOT RUN")
+    def near_zero(case, numbers, impl):
+        x = numbers.draw(1, 1)
+        yield "x", 1 / (x - x), 0 * x
+
+    def one_of_two(case, numbers, impl):
+        x = numbers.draw(2, 1)
+        yield "x", x + numbers.system.convert([[0], [1]]) * (1 / (x - x)), x
+
+    def both_sides(case, numbers, impl):
+        x = numbers.draw(2, 2)
+        yield "x", 1 / (x - x), 1 / (x - x)
+
+    for system in (ri.balls(30, "iv"), *([ri.balls(30, "arb")] if find_spec("flint") else [])):
+        for sides in (divides, near_zero, both_sides, one_of_two):
+            result = check(Theorem("t", "s.", "a", "b", sides), system, CASES[:1])
+            assert result.verdict == "VACUOUS" and result.instances == 0, result
+
+
+def test_rows_of_balls_are_judged_one_by_one():
+    def sides(case, numbers, impl):
+        x = numbers.draw(3, 2)
+        big = numbers.system.convert([[0], [10**40], [0]])
+        yield "x", (x + big) - big, x
+
+    result = check(Theorem("t", "s.", "a", "b", sides), ri.balls(30, "iv"), CASES[:1])
+    assert (result.verdict, result.rows, result.vacuous) == ("ENCLOSED", 3, 1)
+    assert result.evidence.endswith("; 1 of 3 rows vacuous") and result.bound < 1e-20
+
+
+@pytest.mark.parametrize("system", [*SYSTEMS, ri.Dependencies(), ri.Rounded("float16")], ids=lambda s: s.name)
+def test_nothing_compared_is_no_pass(system):
+    def sides(case, numbers, impl):
+        x = numbers.system.ones((case.n, 2)) if isinstance(system, ri.Dependencies) else numbers.draw(case.n, 2)
+        yield "x", x + 0, x
+        if case.start is not None:
+            yield "position", case.start, case.start
+
+    ways = ("equality", "enclosure", "bound", "probe", "structure")
+    theorem = Theorem("t", "s.", "a", "b", sides, ways=ways)
+    empty, some, position = Case(0, 1, 1), Case(2, 1, 1), Case(0, 1, 1, start=3)
+    result = check(theorem, system, [empty])
+    assert (result.verdict, result.evidence) == ("NOT RUN", "nothing was compared: every array is empty")
+    assert (result.instances, result.worst) == (0, "n=0 d=1 m=1")
+    result = check(theorem, system, [empty, some, position])
+    assert (result.verdict in HOLDS, result.instances) == (True, 2)  # an integer is something
+
+
+def cancelling(case, numbers, impl):
+    """Of two pairs, the second has (x + 2⁶⁰) − 2⁶⁰: in float64 nothing is left of x."""
+    x, big = numbers.draw(3, 2), 2**60
+    big = numbers.system.convert(big) if ri.system_of(x).xp is numbers.system else np.float64(big)
+    yield "x", x + 0, x
+    yield "x again", (x + big) - big, x
+
+
+def test_a_pair_that_is_always_vacuous_is_not_run():
+    result = check(Theorem("t", "s.", "a", "b", cancelling), ri.Float(), [Case(1, 1, 1), Case(2, 1, 1)])
+    words = "x again: the bound is as large as the output in every row of it"
+    assert (result.verdict, result.evidence, result.rows, result.vacuous) == ("NOT RUN", words, 12, 6)
+
+
+def test_ill_conditioned_numbers_are_drawn_again():
+    """Where a draw leaves a pair without a bound, as a zero denominator leaves it without value."""
+
+    def sides(case, numbers, impl):
+        x, big = numbers.draw(3, 2), 2**60 * (numbers.seed == first)
+        big = numbers.system.convert(big) if ri.system_of(x).xp is numbers.system else np.float64(big)
+        yield "x", (x + big) - big, x
+
+    theorem, cases = Theorem("t", "s.", "a", "b", sides), [Case(1, 1, 1)]
+    first = Draws(0).seed_of(theorem, "float64", cases[0], 0)
+    result = check(theorem, ri.Float(), cases, Draws(0))
+    assert (result.verdict in HOLDS, result.redraws, result.vacuous) == (True, 1, 0)
+
+
+def test_vacuous_rows_are_in_the_words_of_every_verdict_and_in_the_summary():
+    def sides(case, numbers, impl):
+        x = numbers.draw(3, 2)
+        yield "x", (x + x) - x, x
+        yield "x", x - x, x - x  # equal, and no bound is below 0
+
+    result = check(Theorem("t", "s.", "a", "b", sides), ri.Float(), [Case(1, 1, 1)])
+    assert (result.verdict, result.evidence) == ("EXACT", "no rounding error at these instances; 3 of 6 rows vacuous")
+    assert "1 instances, 3 of 6 rows vacuous, 0 redrawn" in summary([result], 1.0, 0)
+    assert "vacuous, " not in summary([replace(result, vacuous=0)], 1.0, 0)
 
 
 def test_way_prefers_what_decides_more():

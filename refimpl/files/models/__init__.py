@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import os
 import pkgutil
 from pathlib import Path
 from typing import Any
 
+from ...budget import budget
+from ...errors import printable
 from ...model.transformer import Model
 from ...systems import Float
 from ..checkpoint import load
-from ..disk import PathLike, file_size
+from ..disk import PathLike, check_path, opened, parse_json
 from ..safetensors import LONGEST_HEADER, read_safetensors
 from .reading import Format, Opening
 
@@ -29,42 +30,50 @@ REFUSED = {
 }
 
 
-def read_model(path: PathLike, *, dtype: str = "float64", library: str = "numpy", device: Any = None) -> Model:
+def read_model(
+    path: PathLike, *, dtype: str = "float64", library: str = "numpy", device: Any = None, limit: float = 1
+) -> Model:
     """The model in a file, whose content tells the format; or `model.safetensors` in a folder.
 
     dtype, library, device : of the weights, as in Float; float64 holds the numbers of all these
     files exactly. A file that `save` wrote has its own dtype.
+    limit : how many times the usual memory and work the file may ask for, beyond its own size
     """
+    check_path("read_model", path)
     path = Path(path) / "model.safetensors" if os.path.isdir(path) else Path(path)
-    opening = read_opening(path, file_size("read_model", path))
+    with budget("read_model", limit):
+        opening = read_opening(path)
     for start, advice in REFUSED.items():
         if opening.start.startswith(start):
             raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got {advice}")
     if opening.metadata.get("format", "").startswith("refimpl"):
-        return load(path, library=library, device=device)
+        return load(path, library=library, device=device, limit=limit)
     for form in formats():
         if form.recognises(opening):
-            return form.read(path, system=Float(library, dtype, device))
+            system = Float(library, dtype, device)
+            with budget("read_model", limit, opening.size):
+                return form.read(path, system=system)
     if not opening.is_safetensors:
         got = f"{opening.start[:8]!r} at its beginning"
         raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got {got}")
-    tensors = ", ".join(sorted(read_safetensors(path).tensors)[:3])[:200]  # if the file is damaged, this says how
-    raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got tensors {tensors or 'none'}")
+    found = sorted(read_safetensors(path, limit=limit).tensors)[:3]  # if the file is damaged, this says how
+    tensors = printable(", ".join(found)) or "none"
+    raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got tensors {tensors}")
 
 
-def read_opening(path: Path, size: int) -> Opening:
-    with open(path, "rb") as file:
+def read_opening(path: Path) -> Opening:
+    with opened("read_model", path) as (file, size):
         start = file.read(28)
         length = int.from_bytes(start[:8], "little")
         is_safetensors = start[8:9] == b"{" and length <= min(size - 8, LONGEST_HEADER)
         file.seek(8)
         header = file.read(length) if is_safetensors else b"{}"
     try:
-        entries = dict(json.loads(header))
+        entries = dict(parse_json("the header", header))
         metadata = {str(key): str(value) for key, value in dict(entries.pop("__metadata__", {})).items()}
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):  # the reader says what is wrong
         entries, metadata = {}, {}
-    return Opening(start, is_safetensors, entries.keys(), metadata)
+    return Opening(start, is_safetensors, entries.keys(), metadata, size)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from ...errors import brief
 from ...model.attention_layers import Config
 from ...model.transformer import Model
 from ...systems import System
-from ..disk import PathLike, is_shape, located, read_object
+from ..disk import PathLike, check_path, is_shape, located, read_object
 from ..safetensors import read_safetensors
 from .reading import Format, Settings, Tensors
 
@@ -36,7 +36,9 @@ def read_gpt2(path: PathLike, *, system: System) -> Model:
     `config.json` beside the file gives heads and ε; without it they are width/64 and 10⁻⁵.
     Matrices are (in, out). The head is tied to the embedding if lm_head is missing or equal to it.
     """
-    who, beside = "read_gpt2", Path(path).with_name("config.json")
+    who = "read_gpt2"
+    check_path(who, path)
+    beside = Path(path).with_name("config.json")
     tensors = Tensors(who, path, without_prefix(f"{who}: {path}", read_safetensors(path).tensors), system)
     settings = Settings(who, beside, read_object(who, beside) if beside.is_file() else {})
     settings.check_one_of("model_type", "gpt2")

@@ -22,7 +22,7 @@ from ...errors import brief
 from ...model.attention_layers import Config, Rotary
 from ...model.transformer import Model
 from ...systems import Float, System
-from ..disk import PathLike, file_size, located, read_object
+from ..disk import PathLike, check_path, located, opened, read_object
 from ..safetensors import read_safetensors
 from .reading import Format, Opening, Settings, Tensors
 
@@ -42,8 +42,7 @@ def read_llama2c(path: PathLike, *, system: System) -> Model:
     that there is a separate head. Matrices are (out, in), those of all layers together.
     """
     who = "read_llama2c"
-    size = file_size(who, path)
-    with open(path, "rb") as file:
+    with opened(who, path) as (file, size):
         header = parse_sizes(who, path, file.read(4 * len(HEADER)))
         shapes = llama2c_shapes(header)
         if size != (wanted := 4 * (len(HEADER) + sum(prod(s) for s in shapes.values()))):
@@ -112,7 +111,9 @@ def read_llama(path: PathLike, *, system: System) -> Model:
 
     Matrices are (out, in); RoPE's layout is half.
     """
-    who, beside = "read_llama", Path(path).with_name("config.json")
+    who = "read_llama"
+    check_path(who, path)
+    beside = Path(path).with_name("config.json")
     tensors = Tensors(who, path, read_safetensors(path).tensors, system)
     settings = Settings(who, beside, read_object(who, beside))
     for key, known in (("model_type", "llama"), ("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):

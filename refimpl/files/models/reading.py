@@ -25,6 +25,7 @@ class Opening(NamedTuple):
     is_safetensors: bool
     tensors: Collection[str]
     metadata: Mapping[str, str]
+    size: int  # bytes of the file
 
 
 class Format(NamedTuple):

@@ -27,7 +27,7 @@ import numpy as np
 from ...model.rwkv import Rwkv
 from ...model.transformer import Model
 from ...systems import System
-from ..disk import PathLike, file_size, located
+from ..disk import PathLike, located, opened
 from .reading import Format, Tensors
 
 MAGIC = 0x67676D66
@@ -72,8 +72,7 @@ def read_rwkv(path: PathLike, *, system: System) -> Model:
     A file is refused if it is truncated or quantised, or if a tensor is repeated, missing, unknown,
     not finite, or of a shape that does not go with the others.
     """
-    size = file_size("read_rwkv", path)
-    with open(path, "rb") as file, located(f"read_rwkv: {path}"):
+    with opened("read_rwkv", path) as (file, size), located(f"read_rwkv: {path}"):
         header = read_header(file, size)
         arrays: dict[str, np.ndarray] = {}
         while (left := size - file.tell()) > 0:

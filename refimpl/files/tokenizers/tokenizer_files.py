@@ -8,8 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ...budget import budget
 from ...errors import brief
-from ..disk import PathLike, file_size, located, read_bytes, read_object, read_text
+from ..disk import PathLike, check_path, located, opened, read_bytes, read_object, read_text
 from .byte_pairs import letters
 from .tokenizer import BYTES, Gpt2Tokenizer, LlamaTokenizer, Tokenizer
 
@@ -17,21 +18,29 @@ from .tokenizer import BYTES, Gpt2Tokenizer, LlamaTokenizer, Tokenizer
 PAIRS = {"encoder.json": "vocab.bpe", "gpt2-encoder.json": "gpt2-vocab.bpe", "vocab.json": "merges.txt"}
 
 
-def read_tokenizer(path: PathLike) -> Tokenizer:
-    """The tokenizer in a file or folder: one of GPT-2's two files, or llama2.c's tokenizer.bin."""
-    who, path = "read_tokenizer", Path(path)
+def read_tokenizer(path: PathLike, *, limit: float = 1) -> Tokenizer:
+    """The tokenizer in a file or folder: one of GPT-2's two files, or llama2.c's tokenizer.bin.
+
+    limit : how many times the usual memory the file may ask for, beyond its own size
+    """
+    check_path("read_tokenizer", path)
+    with budget("read_tokenizer", limit):
+        return read_known_tokenizer("read_tokenizer", Path(path))
+
+
+def read_known_tokenizer(who: str, path: Path) -> Tokenizer:
+    """The tokenizer in a file, known by its name or its first bytes, or in a folder."""
     if path.is_dir():
         for ids, merges in PAIRS.items():
             if (path / ids).is_file() and (path / merges).is_file():
                 return read_gpt2_tokenizer(path / ids, path / merges)
         pairs = ", or ".join(map(" and ".join, PAIRS.items()))
         raise OSError(f"{who}: cannot read {path}: the folder must hold {pairs}")
-    file_size(who, path)
+    with opened(who, path) as (file, _):
+        start = file.read(8)
     for ids, merges in PAIRS.items():
         if path.name in (ids, merges):
             return read_gpt2_tokenizer(path.with_name(ids), path.with_name(merges))
-    with open(path, "rb") as file:
-        start = file.read(8)
     if start.lstrip().startswith(b"{") or start.startswith(b"#version"):
         names = ", ".join(name for pair in PAIRS.items() for name in pair)
         wanted = f"one of GPT-2's two files must have one of the names {names}, to find the other by"
@@ -45,11 +54,10 @@ def read_gpt2_tokenizer(encoder: PathLike, merges: PathLike) -> Gpt2Tokenizer:
     Tokens are written in GPT-2's letters for bytes.
     """
     who = "read_tokenizer"
-    file_size(who, merges)
+    lines = read_text(who, merges).removesuffix("\n").split("\n")
     ids, byte = read_object(who, encoder), {letter: b for b, letter in letters().items()}
     with located(f"{who}: {encoder}"):
         tokens = vocabulary_bytes(ids, byte)
-    lines = read_text(who, merges).removesuffix("\n").split("\n")
     with located(f"{who}: {merges}"):
         return Gpt2Tokenizer(tokens, read_merges(lines, ids, set(byte)))
 

@@ -108,7 +108,7 @@ def gd_plus_plus(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
     yield "targets", out[:, 2 * d :], both[:, 2 * d :] - inputs @ T(change)
     A, moved = T(X) @ X, out[: case.N, :d]
     yield "spectrum: XᵀX becomes A (I − γA)²", T(moved) @ moved, A - 2 * gamma * A @ A + gamma * gamma * A @ A @ A
-    yield "a query is no key", out[case.N :, :d], 0 * x
+    yield "a query is no key", x + out[case.N :, :d], x  # added to x, since no bound is below 0
 
 
 def token_map(case: Lesson, numbers: Numbers, impl: Implementation) -> Sides:
@@ -303,6 +303,13 @@ ATTENDED = (Lesson(3, 1, 2, T=2), Lesson(1, 1, 1))
 FOUR = (Lesson(4, 1, 1, T=2),)
 PATCHED = (Lesson(1, 3, 2, T=2), Lesson(1, 1, 2))
 MOVED = (Lesson(3, 2, 3, T=2), Lesson(2, 1, 1))
+# Shapes that people use. A step is differentiated once for each of the m d weights.
+USUAL = (
+    (Lesson(66, 13, 2, T=5), Lesson(65, 5, 3, T=2), Lesson(130, 3, 2, T=66)),
+    (Lesson(5, 65, 1, T=2), Lesson(3, 66, 1)),
+)
+FEATURED = ((Lesson(66, 3, 2, T=3), Lesson(129, 2, 1, T=2), Lesson(65, 4, 1, T=66)),)  # (d + 1)² features
+SPACED = ((Lesson(10, 12, 2, T=5), Lesson(3, 9, 5, T=6)),)
 
 
 def more_lessons(seed: int) -> tuple[Lesson, ...]:
@@ -310,13 +317,23 @@ def more_lessons(seed: int) -> tuple[Lesson, ...]:
 
 
 theorem = functools.partial(
-    Theorem.of, cases=LESSONS, more=more_lessons, needs=("field", "a mean over examples"), phi=False, group="descent"
+    Theorem.of,
+    cases=LESSONS,
+    more=more_lessons,
+    usual=USUAL,
+    needs=("field", "a mean over examples"),
+    phi=False,
+    group="descent",
 )
 attention = functools.partial(theorem, needs=("ring", "attention"))
 # Keys of only a few numbers are too alike for floats.
 LONG, LONGER = (Lesson(2, 3, 2), Lesson(3, 4, 1, T=2)), (Lesson(4, 6, 2, T=2), Lesson(2, 5, 2, T=3))
-softmax = functools.partial(theorem, needs=("real", "softmax attention"), cases=LONG, more=lambda seed: LONGER)
-mlp = functools.partial(theorem, needs=("ordered", "relu"), cases=(Lesson(4, 1, 2, T=2),), ways=("equality", "bound"))
+softmax = functools.partial(
+    theorem, needs=("real", "softmax attention"), cases=LONG, usual=SPACED, more=lambda seed: LONGER
+)
+mlp = functools.partial(
+    theorem, needs=("ordered", "relu"), cases=(Lesson(4, 1, 2, T=2),), usual=FEATURED, ways=("equality", "bound")
+)
 IRIE = "Irie et al. 2022, after Aizerman et al. 1964"
 HISTORY = "error signals given, or those of any number of steps on a loss"
 OSWALD, REN = "von Oswald et al. 2023, {}, in our reading".format, "Ren & Liu 2024, {}".format
@@ -346,9 +363,24 @@ DESCENTS = (
     attention(pairing, "one-hot positions", OSWALD("Proposition 3"), ours="the construction"),
     attention(implicit_finetuning, "no softmax, no scale", DAI),
     theorem(momentum, "none", DAI, needs=("ring", "a recurrence")),
-    theorem(ren_liu_step, KERNEL, REN("Theorem 3.1"), name="ren_liu", ours="the constants W_0 and D", cases=ATTENDED),
+    theorem(
+        ren_liu_step,
+        KERNEL,
+        REN("Theorem 3.1"),
+        name="ren_liu",
+        ours="the constants W_0 and D",
+        cases=ATTENDED,
+        usual=FEATURED,
+    ),
     softmax(ren_liu_softmax, GRAM, REN("Theorem 3.1"), ours="the constants; the features"),
-    theorem(ren_liu_variants, "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0", VARIANTS, ours=f"{READINGS}; {AUGMENTED}", cases=FOUR),
+    theorem(
+        ren_liu_variants,
+        "D ≠ 0, η ≠ 0, κ(q, q) ≠ 0",
+        VARIANTS,
+        ours=f"{READINGS}; {AUGMENTED}",
+        cases=FOUR,
+        usual=FEATURED,
+    ),
     mlp(ren_liu_mlp, "D ≠ 0, η ≠ 0", REN("its extension to a feed-forward layer"), ours="the construction"),
     theorem(context_as_patch, "|a|² ≠ 0", UNTRAINED, name="rank_one_patch", cases=PATCHED),
 )

@@ -18,7 +18,7 @@ from ...attention.feature_maps import Kernel
 from ...attention.linear_attention import State
 from ...attention.random_features import KINDS, PAIRS, RandomFeatures
 from ...attention.state import no_text
-from ...systems.floats import array_namespace, constant
+from ...systems.floats import array_namespace, constant, device
 from ..cases import FeatureCase
 from ..implementation import Implementation
 from ..theorem import DERIVED, Numbers, Sampled, Sides, Theorem
@@ -31,6 +31,11 @@ CASES = tuple(
     for flip, sizes in enumerate(((3, 2, 5, 3), (1, 1, 4, 1)))
 )
 TAYLOR = (FeatureCase("taylor", 0, 3, 4), FeatureCase("taylor", 0, 1, 1), FeatureCase("taylor", 0, 0, 3))
+# Shapes that people use: all kinds of wide keys, and one kind of a longer text
+WIDE = (
+    *((FeatureCase(phi, 3, 2, 65, 128, rope=("half", 64)),) for phi in KINDS[:-1]),
+    tuple(FeatureCase(phi, 33, 34, 3, 66, rope=("interleaved", 2)) for phi in KINDS[:-1]),
+)
 
 
 def more_cases(seed: int) -> tuple[FeatureCase, ...]:
@@ -49,7 +54,8 @@ def rotation_covariance(case: FeatureCase, numbers: Numbers, impl: Implementatio
     phi, n = draw_features(case, numbers), case.M + case.n
     q, k, v = (numbers.draw(n, width) for width in (case.d, case.d, 2))
     assert case.rope
-    rope, (p,) = numbers.rope(case.rope[0], "before", case.rope[1]), numbers.integers(-50, 1100, 1)
+    far = 2**21 if case.r > 64 else 1100
+    rope, (p,) = numbers.rope(case.rope[0], "before", case.rope[1]), numbers.integers(-50, far, 1)
     yield "φ of turned tokens", phi.rotated(rope, -p)(q), phi(rope(q, [p] * n))
     kernel = Kernel(phi, rope, phi.positive)
     want, _ = impl.linear_attention(q, k, v, kernel)
@@ -95,33 +101,39 @@ def taylor_kernel(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
 def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Iterator[Sampled]:
     """Random features are unbiased, and their mean squared error is what `mean_squared_error` says.
 
-    MAPS maps of r features each are drawn as one map; a block of d = r directions is one map.
+    MAPS maps of r features each are drawn as one map; a block of d = r directions is one map. The
+    laws of directions know no axes, so every map is read at d orthogonal x of one length, which
+    tells almost as much as d maps. The errors of long x would vary more, and those of short ones
+    would not tell directions in blocks from others.
     """
     u = numbers.draw(1, case.d)
     xp = array_namespace(u)
-    x = 0.6 * u / xp.sqrt(xp.sum(u * u, axis=-1, keepdims=True))
-    y = x / 2  # at |x + y| = 0.9 many draws tell directions in blocks from others
+    mirror = 2 * xp.matrix_transpose(u) @ u / xp.sum(u * u, axis=-1)
+    frame = xp.eye(case.d, dtype=u.dtype, device=device(u)) - mirror
+    xs = [0.4 * frame[i : i + 1, :] for i in range(case.d)]
     a = {"a": 1.0} if case.phi == "favor++" else {}
     phi = impl.random_features(case.phi, MAPS * case.r, case.d, seed=numbers.seed, system=numbers.system, **a)
     pair = (2, MAPS, case.r // 2) if case.phi in PAIRS else (1, MAPS, case.r)
-    estimates = MAPS * xp.sum(xp.sum(xp.reshape(phi(x) * phi(y), pair), axis=-1), axis=0)
-    SM = xp.exp(xp.sum((x * y)[0, :], axis=-1))
-    yield Sampled(f"{case.phi}: mean of φ(x)·φ(y)", estimates, SM)
-    error = impl.mean_squared_error(case.phi, x[0], y[0], case.r, **a)
-    yield Sampled(f"{case.phi}: mean squared error", (estimates - SM) ** 2, error)
+    estimates = [MAPS * xp.sum(xp.sum(xp.reshape(phi(x) * phi(x / 2), pair), axis=-1), axis=0) for x in xs]
+    x, y = xs[0][0, :], xs[0][0, :] / 2
+    SM = xp.exp(xp.sum(x * y, axis=-1))
+    yield Sampled(f"{case.phi}: mean of φ(x)·φ(y)", sum(estimates) / case.d, SM)
+    error = impl.mean_squared_error(case.phi, x, y, case.r, **a)
+    yield Sampled(f"{case.phi}: mean squared error", sum((e - SM) ** 2 for e in estimates) / case.d, error)
 
 
 def directed(case: FeatureCase) -> bool:
     return case.phi != "taylor"
 
 
-MAPS = 150000
+MAPS = 250000
 feature = functools.partial(
-    Theorem.of, needs=("real", "a random feature"), cases=CASES, more=more_cases, group="softmax"
+    Theorem.of, needs=("real", "a random feature"), cases=CASES, more=more_cases, usual=WIDE, group="softmax"
 )
-taylor = functools.partial(feature, cases=TAYLOR, more=lambda seed: (FeatureCase("taylor", 0, 4, 7),))
+LONG = (FeatureCase("taylor", 0, 3, 65), FeatureCase("taylor", 0, 65, 5))
+taylor = functools.partial(feature, cases=TAYLOR, usual=(LONG,), more=lambda seed: (FeatureCase("taylor", 0, 4, 7),))
 SAMPLED = tuple(FeatureCase(phi, 0, 1, 4, 4) for phi in KINDS[:-1])
-sampled = functools.partial(feature, ways=("sampled",), cases=SAMPLED, more=lambda seed: ())
+sampled = functools.partial(feature, ways=("sampled",), cases=SAMPLED, usual=(), more=lambda seed: ())
 BEFORE = "a real system; RoPE before the kernel; all kinds but taylor"
 LAW = "directions drawn by random_features; sampled, at small |x + y|"
 RAHIMI = "Rahimi and Recht 2007, Choromanski et al. 2021, Likhosherstov et al. 2022"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from ...attention.feature_maps import Kernel
@@ -120,12 +121,58 @@ def cache_conversion(case: ModelCase, numbers: Numbers, impl: Implementation) ->
     """A softmax model with the KV cache of a prompt gives its output on prompt and input."""
     problem = Problem.of(case, numbers, impl)
     convert = functools.partial(impl.convert, problem.model, problem.prompt, restart=case.restart)
-    want = problem.prompted(form=impl.softmax_attention)
+    want = problem.prompted()
     yield "output from the cache", convert()(problem.text), want
     if case.M:
         yield "output from a memory of all tokens", convert(by=Compression("cache"))(problem.text), want
 
 
+def iclaa_strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
+    """Prompts that are converted one after the other count λ₁, λ₂ times each, in one joint memory.
+
+    The right side is a sum over all positions, for a model of one layer of attention.
+    """
+    problem, λ = Problem.of(case, numbers, impl), [x * x + Fraction(1, 2) for x in (numbers.draw(), numbers.draw())]
+    half, by = case.M // 2, Compression("positive", case.chunk or FEATURES)
+    model, M = problem.model, case.M
+    for strength, a, b in zip(λ, (0, half), (half, M), strict=True):
+        model = impl.convert(model, problem.cut(a, b), by=by, strength=strength)
+    ((memory, *others),) = (cache.memories for cache in model.biases or ())
+    yield "memories", len(others), 0
+    w, x, per = problem.model.weights, problem.both, case.heads // (case.groups or case.heads)
+    xp, rope, at = array_namespace(x), problem.model.kernel.rope, range(-M, case.n)
+    root, out = xp.sqrt(xp.sqrt(xp.ones_like(x[:1, :1]) / case.d)), x[M:, :]
+    for h in range(case.heads):
+        q, k, v = (
+            x @ w[f"layers.0.W_{n}"][:, i * c : (i + 1) * c]
+            for n, i, c in (("Q", h, case.d), ("K", h // per, case.d), ("V", h // per, case.m))
+        )
+        q, k = (root * (rope(y, at) if rope else y) for y in (q, k))
+        prompt = memory.phi(q[M:, :]) @ xp.matrix_transpose(memory.phi(k[:M, :]))
+        sim = xp.concat([λ[0] * prompt[:, :half], λ[1] * prompt[:, half:]], axis=-1)
+        own = xp.exp(q[M:, :] @ xp.matrix_transpose(k[M:, :]))
+        rows = []
+        for t in range(case.n):
+            weights = xp.concat([sim[t : t + 1, :], own[t : t + 1, : t + 1]], axis=-1)
+            rows.append(weights @ v[: M + t + 1, :] / xp.sum(weights, axis=-1, keepdims=True))
+        out = out + xp.concat(rows, axis=-2) @ w["layers.0.W_O"][h * case.m : (h + 1) * case.m, :]
+    yield "output", impl.transformer(model, problem.text)[0], out
+
+
+FEATURES = 66  # of a memory of usual size
+TWICE = ModelCase(4, 2, heads=2, groups=1, m=3, phi="softmax", rope=("interleaved", "before", 2), chunk=5)
+STRENGTHS = (TWICE, replace(TWICE, M=2, n=1, groups=2, rope=None), replace(TWICE, rope=("half", "before", 2), d=3))
+MANY = (
+    replace(TWICE, M=259, n=3, width=5, rope=("half", "before", 2), chunk=None),
+    replace(TWICE, M=66, n=3, heads=6, groups=3, width=65, d=66, rope=("interleaved", "before", 66), chunk=None),
+)
+LONG = (tuple(FeatureCase(phi, 9, 5, 65, 128, rope=("half", 64)) for phi in ("positive", "hyperbolic", "favor++")),)
+CACHES = (
+    (
+        replace(SHALLOW, M=260, n=2, heads=1, width=3, chunk=None),
+        replace(SHALLOW, M=130, n=2, heads=8, groups=8, d=66, width=66, chunk=None),
+    ),
+)
 CHEN = "Chen et al. 2024 (ICLAA)"
 REAL = "a real, ordered system"
 POSITIVE = REAL + "; denominators ≠ 0, as for all kinds but trigonometric"
@@ -133,8 +180,8 @@ TURNED = REAL + "; RoPE before the kernel; denominators ≠ 0"
 STACKED = "stacked prompts, by rotated directions; the running scale"
 LANDMARKS = tuple(FeatureCase("positive", *sizes) for sizes in ((2, 2, 3), (1, 1, 1), (1, 4, 4)))
 RELATIVE = REAL + "; relative positions, or positions that go on"
-theorem = functools.partial(Theorem.of, needs=("real", "softmax attention"), cases=CASES, group="softmax")
-cached = functools.partial(theorem, needs=("real", "a softmax model"), cases=CACHED)
+theorem = functools.partial(Theorem.of, needs=("real", "softmax attention"), cases=CASES, usual=LONG, group="softmax")
+cached = functools.partial(theorem, needs=("real", "a softmax model"), cases=CACHED, usual=CACHES)
 ORDER = 6
 THEOREMS = (
     theorem(carried_eq_sum, POSITIVE, DERIVED, lambda case: case.phi != "trigonometric"),
@@ -145,6 +192,8 @@ THEOREMS = (
         "Williams and Seeger 2001; our derivation",
         lambda case: case.phi == "positive" and case.M + case.n > 1,
         cases=LANDMARKS,
+        usual=((FeatureCase("positive", 3, 4, 66), FeatureCase("positive", 9, 4, 33)),),
     ),
     cached(cache_conversion, RELATIVE, "folklore"),
+    cached(iclaa_strength, RELATIVE, CHEN, cases=STRENGTHS, usual=(MANY,), ours="the strengths; " + STACKED),
 )

@@ -26,7 +26,7 @@ from ..conversion_check import weighted_form
 from ..implementation import Implementation
 from ..probes import Probe
 from ..theorem import DERIVED, Numbers, Sides, Theorem
-from .identities import WITHIN, draw_probe, states
+from .identities import PROBED, WITHIN, draw_probe, large, split_points, states
 
 TURN = ("half", "after", 2)
 # Exact systems run the cases of MODELS without roots and exponentials: all but the last two.
@@ -58,6 +58,38 @@ ONE_LAYER = (
 ROUNDING = (
     replace(GPT, M=6, n=5, layers=2, width=6, m=3, hidden=6),
     replace(LLAMA, M=6, n=5, width=6, m=3, hidden=6, vocabulary=0),
+)
+# Shapes that people use: prompts of over 256 and of over 1000 tokens, eight heads and more, grouped
+# heads, widths beyond 64, all orders and options. The last group is for floats.
+PROMPT = ModelCase(1026, 3, width=66, heads=2, d=3, m=2, rope=TURN, start=90, millions=1, chunk=None)
+PROMPTS = (
+    PROMPT,
+    replace(PROMPT, M=1001, m=65, rope=("interleaved", "before", 2), biased=True, batch=(2,)),
+    replace(PROMPT, M=1300, normalise=False, d=66, m=1, rope=None, norm="rms_rational"),
+    replace(PROMPT, M=1024, heads=5, table=2000, start=3, millions=0, rope=None, restart=False),
+)
+WIDE = ModelCase(257, 3, 2, 65, 8, 2, d=9, m=8, norm="layer_rational", hidden=67, chunk=None)
+WIDE = replace(WIDE, rope=("interleaved", "after", 8))
+WIDES = (
+    WIDE,
+    replace(WIDE, M=129, heads=12, groups=6, order="post", norm="rms_rational", gated=True, biased=True),
+    replace(WIDE, M=258, order="parallel", vocabulary=131, tied=False, rope=("half", "after", 8)),
+    replace(WIDE, M=300, groups=None, gated=True, vocabulary=67, hidden=130),
+    replace(WIDE, M=130, mask="full", start=4090),
+    replace(WIDE, M=257, mask="full", groups=1, rope=("half", "before", 8), table=400, restart=False),
+)
+REAL = (
+    replace(GPT, M=130, n=3, layers=1, width=66, heads=6, chunk=None),
+    replace(LLAMA, M=129, n=3, layers=1, width=65, heads=5, vocabulary=70, chunk=None),
+)
+# One layer, of vectors
+LAYER = replace(PROMPT, M=258)
+SINGLE = (
+    (LAYER, replace(LAYER, M=257, m=65, rope=("interleaved", "before", 2), norm="layer_rational")),
+    (
+        replace(LAYER, M=65, heads=8, groups=8, d=5, norm="rms_rational"),
+        replace(LAYER, M=1001, heads=12, groups=6, rope=None, restart=False, order="post", norm="layer_rational"),
+    ),
 )
 
 
@@ -123,26 +155,35 @@ class Problem:
     def text(self) -> Any:
         return self.cut(self.case.M, self.case.M + self.case.n)
 
+    @property
+    def definition(self) -> Any:
+        """The form of the prompted side; masked scores where the definition would take seconds."""
+        if self.case.phi == "softmax":
+            return self.impl.softmax_attention_shifted if large(self.case) else self.impl.softmax_attention
+        return self.impl.linear_attention_quadratic if large(self.case) else self.impl.linear_attention
+
     def prompted(self, form: Any = None, **options: Any) -> Any:
         """The output for the input, by the definition (or another form) over all positions."""
         case = self.case
-        mask, form = case.M if case.mask == "full" else "causal", form or self.impl.linear_attention
+        mask, form = case.M if case.mask == "full" else "causal", form or self.definition
         o, _ = self.impl.transformer(self.model, self.both, form=form, mask=mask, **options)
         return o[..., case.M :, :]
 
     def converted(self, **options: Any) -> Model:
-        asked = {"mask": self.case.mask, "restart": self.case.restart, "form": self.impl.linear_attention_recurrent}
-        model: Model = self.impl.convert(self.model, self.prompt, **asked, **options)
+        form = {} if large(self.case) else {"form": self.impl.linear_attention_recurrent}
+        asked = {"mask": self.case.mask, "restart": self.case.restart}
+        model: Model = self.impl.convert(self.model, self.prompt, **asked, **form, **options)
         return model
 
     def read(self, converted: Model, **options: Any) -> Any:
         """The output of the converted model on the input alone."""
-        return self.impl.transformer(converted, self.text, form=self.impl.linear_attention_chunked, **options)[0]
+        form = {} if large(self.case) else {"form": self.impl.linear_attention_chunked}
+        return self.impl.transformer(converted, self.text, **form, **options)[0]
 
 
 def draw_state(case: ModelCase, numbers: Numbers) -> State:
     groups, r = case.groups or case.heads, feature_map(case.phi)(numbers.draw(1, case.d)).shape[-1]
-    return State(numbers.draw(groups, r, case.m), numbers.draw(groups, r), case.start or 0)
+    return State(numbers.draw(groups, r, case.m), numbers.draw(groups, r), case.position)
 
 
 def iclca(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
@@ -188,7 +229,7 @@ def iclca_layers(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sid
 def iclca_bias(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
     """b'_KV = R_{-M} b_KV + Σ R_{j-M} φ(k'_j) v'_jᵀ; for RoPE after φ, b'_D = b_D + Σ φ(k'_j)."""
     problem, by = Problem.of(case, numbers, impl), -case.M if case.restart else 0
-    model, start = problem.model, case.start or 0
+    model, start = problem.model, case.position
     weights = model.layer_weights(0)
     gain = [weights[name] for name in ("gain_1", "offset_1") if name in weights]
     y = problem.prompt
@@ -227,10 +268,14 @@ def composition(case: ModelCase, numbers: Numbers, impl: Implementation) -> Side
     """Converting P1 and then P2 is converting P1 ++ P2, for all splits, and in many pieces."""
     problem, convert = Problem.of(case, numbers, impl), functools.partial(impl.convert, restart=case.restart)
     at_once = problem.converted()
-    for t in range(case.M + 1):
+    for t in [case.M // 3] if large(case) else range(case.M + 1):
         both = convert(convert(problem.model, problem.cut(0, t)), problem.cut(t, case.M))
         yield from model_states(f"split at {t}", both, at_once)
-    yield from model_states("streamed", convert(problem.model, problem.prompt, chunk=case.chunk), at_once)
+    chunk = case.chunk or PIECE
+    yield from model_states("streamed", convert(problem.model, problem.prompt, chunk=chunk), at_once)
+    pieces = (problem.cut(a, min(a + chunk, case.M)) for a in range(0, case.M, chunk))
+    if not case.batch:
+        yield from model_states("from an iterator", convert(problem.model, pieces), at_once)
 
 
 def iclca_removal(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
@@ -250,7 +295,7 @@ def iclca_strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> S
     The prompted side counts each prompt token λ times for the input, and once for the prompt.
     """
     problem, λ = Problem.of(case, numbers, impl), numbers.draw()
-    want = problem.prompted(form=weighted_form(impl.linear_attention, case.M, λ))
+    want = problem.prompted(form=weighted_form(problem.definition, case.M, λ))
     yield "output at strength λ", problem.read(problem.converted(strength=λ)), want
 
 
@@ -262,6 +307,9 @@ def iclca_join(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides
     kernel, M2 = problem.model.kernel, case.M - half
     both = impl.shift(impl.join(b1, b2, kernel, origin=-M2), -M2, kernel)
     yield from states("joined", both, first_bias(problem.converted()))
+
+
+PIECE = 130  # tokens of a long prompt that are streamed at a time
 
 
 def model_states(name: str, left: Model, right: Model) -> Sides:
@@ -279,8 +327,9 @@ def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     probe = draw_probe(case, numbers)
     model, x = selecting_model(numbers.system, probe, case)
     xp = array_namespace(x)
-    for M in range(case.n + 1):
-        y = impl.transformer(impl.convert(model, x[:M, :]), x[M:, :], form=impl.linear_attention_chunked)[0]
+    form = {} if large(case) else {"form": impl.linear_attention_chunked}
+    for M in split_points(case):
+        y = impl.transformer(impl.convert(model, x[:M, :]), x[M:, :], **form)[0]
         o = xp.reshape(y[:, -2 * case.m :], (case.n - M, 2, case.m))
         yield f"after {M} tokens: o", xp.moveaxis(o, -2, -3), probe.expected[..., M:, :]
 
@@ -338,12 +387,23 @@ COMPOSED = (replace(TURNED, M=2, chunk=1), replace(BEFORE, chunk=1), LLAMA)
 MEASURED = ASSUMES + "; measured, not proved"
 LINEAR = "one head; φ = identity; unnormalised; no positions"
 JOINED = ModelCase(3, 1, rope=TURN), ModelCase(2, 1, normalise=False, rope=("half", "before", 2))
+APART = tuple(tuple(replace(case, start=None, millions=0) for case in group) for group in SINGLE)
 
-theorem = functools.partial(Theorem.of, cases=MODELS, more=more_models, needs=("field", "a model"), group="ICLCA")
+theorem = functools.partial(
+    Theorem.of, cases=MODELS, more=more_models, usual=(WIDES, REAL), needs=("field", "a model"), group="ICLCA"
+)
 few = functools.partial(theorem, more=lambda seed: ())
+PLAIN = ModelCase(1026, 3, width=66, d=65, m=2, normalise=False, start=0, chunk=None)
 ORDER = 2
 THEOREMS = (
-    theorem(iclca, ASSUMES, CHEN, causal, ours=f"conversion on top of biases; grouped queries; {GO_ON}"),
+    theorem(
+        iclca,
+        ASSUMES,
+        CHEN,
+        causal,
+        usual=(PROMPTS, WIDES, REAL),
+        ours=f"conversion on top of biases; grouped queries; {GO_ON}",
+    ),
     theorem(
         iclca_layers, ANY_PROMPT, CHEN, cases=(*DEEP, GPT, LLAMA), ours="the check by new activations after each layer"
     ),
@@ -356,13 +416,25 @@ THEOREMS = (
         ours="all of it; the paper's assumption is a causal mask",
     ),
     theorem(
-        iclca_bias, ASSUMES, CHEN, one_layer, cases=ONE_LAYER, ours=f"positions from 0; RoPE before the kernel; {GO_ON}"
+        iclca_bias,
+        ASSUMES,
+        CHEN,
+        one_layer,
+        cases=ONE_LAYER,
+        usual=SINGLE,
+        ours=f"positions from 0; RoPE before the kernel; {GO_ON}",
     ),
-    few(iclca_linear, LINEAR, CHEN.replace("4.5", "4.1"), cases=SIMPLE),
-    theorem(composition, ASSUMES, DERIVED, causal, name="iclca_composition", cases=COMPOSED),
+    few(
+        iclca_linear,
+        LINEAR,
+        CHEN.replace("4.5", "4.1"),
+        cases=SIMPLE,
+        usual=((PLAIN, replace(PLAIN, M=257, d=3, m=129)),),
+    ),
+    theorem(composition, ASSUMES, DERIVED, causal, name="iclca_composition", cases=COMPOSED, usual=(PROMPTS, WIDES)),
     theorem(iclca_removal, ANY_PROMPT + "; last in, first out", DERIVED, cases=(TURNED, replace(PREFIX, layers=2))),
     theorem(iclca_strength, ANY_PROMPT, DERIVED, cases=(ABSOLUTE, TURNED, LLAMA)),
-    theorem(iclca_join, "one layer; " + ASSUMES, DERIVED, independent, cases=JOINED),
-    few(iclca_probes, WITHIN, DERIVED, ways=("probe",), cases=PROBES),
-    theorem(iclca_error, MEASURED, "our measurement", ways=("oracle",), cases=ROUNDING, more=rounding_again),
+    theorem(iclca_join, "one layer; " + ASSUMES, DERIVED, independent, cases=JOINED, usual=APART),
+    few(iclca_probes, WITHIN, DERIVED, ways=("probe",), cases=PROBES, usual=(PROBED[0][1:2],)),
+    theorem(iclca_error, MEASURED, "our measurement", ways=("oracle",), cases=ROUNDING, more=rounding_again, usual=()),
 )

@@ -14,10 +14,11 @@ from typing import Any
 from ...arrays import Array
 from ...attention.feature_maps import Kernel
 from ...attention.linear_attention import State
+from ...attention.rope import Rope
 from ...attention.state import no_text
 from ...systems import Dependencies, seed_of
 from ...systems.floats import array_namespace
-from ..cases import Case
+from ..cases import Case, ModelCase
 from ..implementation import Implementation
 from ..probes import Probe, exact_probe
 from ..theorem import DERIVED, Numbers, Sides, Theorem, record
@@ -35,7 +36,73 @@ CASES = (
     Case(4, 2, 3, phi="elu+1", rope=("half", "after", 2)),
     Case(4, 2, 1, heads=((2,), ()), mask=2, phi="polynomial(2)", chunk=5),
 )
-# Probes over three chunks each. Computing their expected values in ℚ costs O(n² r m).
+# Shapes that people use. Forms run with their default chunks, of 128 tokens for one head and of 64
+# for eight, and blocks of 256 rows; the definition takes O(n² d m) for each head of keys. The first
+# group is long, wide and far out, the second has many heads, the third is for floats.
+USUAL = (
+    (
+        Case(257, 65, 1, ((8,), (1,)), start=90, millions=1, rope=("half", "after", 64), chunk=None),
+        Case(385, 66, 1, ((4,), ()), start=7, millions=3, rope=("interleaved", "after", 66), chunk=None),
+        Case(300, 129, 1, ((5,), ()), 258, start=5, millions=1, rope=("half", "after", 128), chunk=None),
+        Case(513, 67, 1, ((8,), (1,)), start=3, millions=2, rope=("interleaved", "before", 66), chunk=None),
+        Case(258, 128, 1, ((6,), ()), "full", start=0, millions=1, rope=("half", "before", 128), chunk=None),
+    ),
+    (
+        Case(65, 2, 65, ((8,), (8,)), start=5000, rope=("half", "before", 2), chunk=None),
+        Case(63, 3, 64, ((9,), (9,)), start=1, rope=("interleaved", "after", 2), chunk=None),
+        Case(129, 2, 33, ((12, 2), (12, 1)), 65, normalise=False, start=-5, chunk=None),
+        Case(64, 1, 128, ((8,), (8,)), phi="polynomial(2)", start=10, chunk=None),
+        Case(128, 3, 8, ((2, 8), (2, 8)), start=4096, rope=("half", "after", 2), chunk=None),
+    ),
+    (
+        Case(130, 5, 2, ((5,), (5,)), start=4096, rope=("half", "after", 4), phi="elu+1", chunk=None),
+        Case(129, 67, 1, ((6,), (1,)), 70, phi="elu+1", chunk=None),
+        Case(259, 3, 2, ((2,), (1,)), start=40, rope=("interleaved", "before", 2), phi="elu+1", chunk=None),
+    ),
+)
+# For rotations; their positions are drawn, up to 2²¹.
+TURNED = (
+    tuple(
+        Case(9, d, 1, rope=(layout, "after", turned), chunk=None)
+        for d, turned in ((65, 64), (129, 128), (200, 130))
+        for layout in ("half", "interleaved")
+    ),
+)
+# For softmax, in floats
+SOFTMAX = (
+    (
+        Case(130, 65, 2, ((6,), (1,)), rope=("half", "before", 64), chunk=None),
+        Case(129, 4, 3, ((8,), (8,)), 70, rope=("interleaved", "before", 4), chunk=None),
+        Case(258, 3, 1, ((2,), ()), chunk=None),
+        Case(257, 2, 66, mask="full", chunk=None),
+    ),
+)
+CACHED = (
+    (
+        Case(1027, 3, 2, rope=("half", "before", 2), chunk=None),
+        Case(1030, 67, 1, rope=("interleaved", "before", 66), chunk=None),
+    ),
+    (
+        Case(129, 3, 2, ((5,), ()), chunk=None),
+        Case(130, 2, 3, ((8,), (8,)), rope=("interleaved", "before", 2), chunk=None),
+    ),
+)
+SEEN = (
+    (
+        Case(130, 1, 1, chunk=None),
+        Case(66, 2, 1, ((8,), (8,)), start=5, chunk=None),
+        Case(129, 1, 1, mask=100, chunk=None),
+    ),
+)
+PROBED = (
+    (
+        Case(130, 66, 1, start=3, rope=("half", "after", 66), chunk=None),
+        Case(257, 5, 3, rope=("interleaved", "after", 4), chunk=None),
+        Case(258, 9, 1, mask=140, normalise=False, start=3, rope=("half", "after", 8), chunk=None),
+        Case(300, 4, 3, mask="full", chunk=None),
+    ),
+)
+# Probes over three chunks each.
 LONG = (Case(40, 4, 1, start=3, rope=("half", "after", 4), chunk=16), Case(66, 4, 3, chunk=32))
 
 
@@ -73,7 +140,7 @@ def attention_options(case: Case, numbers: Numbers, draw: Callable[..., Array]) 
     options: dict[str, Any] = {"kernel": kernel(case, numbers), "mask": case.mask}
     if case.start is not None:
         lead, r = case.heads[1], feature_count(case)
-        options["state"] = State(draw(*lead, r, case.m), draw(*lead, r), case.start)
+        options["state"] = State(draw(*lead, r, case.m), draw(*lead, r), case.position)
     return options
 
 
@@ -83,12 +150,24 @@ def kernel(case: Case, numbers: Numbers) -> Kernel:
 
 def linear_forms(case: Case, impl: Implementation) -> dict[str, Callable[..., Any]]:
     """The forms of linear attention, with the chunk of the case."""
+    options = {} if case.chunk is None else {"chunk": case.chunk}
     return {
         "sum": impl.linear_attention,
         "quadratic": impl.linear_attention_quadratic,
         "recurrent": impl.linear_attention_recurrent,
-        "chunked": functools.partial(impl.linear_attention_chunked, chunk=case.chunk),
+        "chunked": functools.partial(impl.linear_attention_chunked, **options),
     }
+
+
+def large(case: Case | ModelCase) -> bool:
+    """Is it a shape that people use?"""
+    return case.chunk is None
+
+
+def split_points(case: Case) -> Iterable[int]:
+    """Where a text is split: everywhere, or a long text in the middle and near its end."""
+    first = case.mask if isinstance(case.mask, int) else 0
+    return (max(first, case.n // 2), case.n - 3) if large(case) else range(first, case.n + 1)
 
 
 def feature_count(case: Case) -> int:
@@ -132,8 +211,8 @@ def split_invariance(case: Case, numbers: Numbers, impl: Implementation) -> Side
     """Prefill and decode, split anywhere, give the output of one pass over the text."""
     arrays, options = problem(case, numbers)
     want, end = impl.linear_attention(*arrays, **options)
-    for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
-        first, middle = impl.linear_attention_chunked(*part(arrays, 0, t), **options, chunk=case.chunk)
+    for t in split_points(case):
+        first, middle = linear_forms(case, impl)["chunked"](*part(arrays, 0, t), **options)
         now = options | {"state": middle, "mask": "causal"}
         rest, last = impl.linear_attention_recurrent(*part(arrays, t, case.n), **now)
         yield f"split at {t}: o", tokens(first, rest), want
@@ -151,14 +230,40 @@ def softmax_shifted_eq_sum(case: Case, numbers: Numbers, impl: Implementation) -
 
 
 def kv_cache(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """Softmax attention continued from its KV cache gives the output of one pass."""
+    """Softmax attention continued from its KV cache gives the output of one pass.
+
+    Of a long text, only the last rows are compared, with a plain sum.
+    """
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
-    want, _ = impl.softmax_attention(*arrays, **options)
-    for t in range(case.mask if isinstance(case.mask, int) else 0, case.n + 1):
+    last = case.n - 3 if large(case) else 0
+    want = (
+        softmax_rows(*arrays, options["rope"], last) if large(case) else impl.softmax_attention(*arrays, **options)[0]
+    )
+    for t in [last] if large(case) else split_points(case):
         first, cache = impl.softmax_attention_shifted(*part(arrays, 0, t), **options)
         now = options | {"cache": cache, "mask": "causal"}
-        rest, _ = impl.softmax_attention_shifted(*part(arrays, t, case.n), **now)
-        yield f"split at {t}: o", tokens(first, rest), want
+        rest, after = impl.softmax_attention_shifted(*part(arrays, t, case.n), **now)
+        yield f"split at {t}: o", tokens(first, rest)[..., last:, :], want
+        yield f"split at {t}: position", after.position, case.n
+
+
+def softmax_rows(q: Array, k: Array, v: Array, rope: Rope | None, first: int) -> Any:
+    """Causal softmax attention of the tokens from `first` on, each by its sum."""
+    xp, n, d = array_namespace(q), q.shape[-2], q.shape[-1]
+    q, k = (q, k) if rope is None else (rope(q, range(n)), rope(k, range(n)))
+    root, rows = xp.sqrt(xp.ones_like(q[..., :1, :1]) * d), []
+    for t in range(first, n):
+        weights = xp.exp(xp.sum(q[..., t : t + 1, :] * k[..., : t + 1, :], axis=-1)[..., None, :] / root)
+        rows.append(weights @ v[..., : t + 1, :] / xp.sum(weights, axis=-1, keepdims=True))
+    return tokens(*rows)
+
+
+def positions(case: Case, numbers: Numbers) -> tuple[list[int], list[int]]:
+    """Two positions for each token: of a large case, one far out and one near 0, or both far."""
+    if not large(case):
+        return numbers.integers(-50, 1100, case.n), numbers.integers(-50, 1100, case.n)
+    far, near = numbers.integers(4000, 2**21, case.n), numbers.integers(-64, 64, case.n // 2)
+    return far, near + numbers.integers(4000, 10**4, case.n - case.n // 2)
 
 
 def rope_relative(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
@@ -167,7 +272,7 @@ def rope_relative(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     x, y = numbers.draw(case.n, case.d), numbers.draw(case.n, case.d)
     drawn = numbers.rope(case.rope[0], "after", case.rope[2])
     R = impl.rope(drawn.table, drawn.layout)
-    a, b = numbers.integers(-50, 1100, case.n), numbers.integers(-50, 1100, case.n)
+    a, b = positions(case, numbers)
     yield "R_b R_a x", R(R(x, a), b), R(x, [i + j for i, j in zip(a, b, strict=True)])
     yield "R_-a R_a x", R(R(x, a), [-i for i in a]), x
     xp = array_namespace(x)
@@ -177,7 +282,7 @@ def rope_relative(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """One permutation maps the half layout to the interleaved one."""
-    x, at = numbers.draw(case.n, case.d), numbers.integers(-50, 1100, case.n)
+    x, (at, _) = numbers.draw(case.n, case.d), positions(case, numbers)
     assert case.rope
     table, pairs = numbers.rope("half", "after", case.rope[2]).table, case.rope[2] // 2
     P = impl.interleave(x, pairs=pairs)
@@ -188,20 +293,20 @@ def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """States are a monoid: `join` gives the state of the joined text, and `remove` undoes it."""
-    K, lengths = kernel(case, numbers), (case.n, 1, 2)
+    K, lengths, at = kernel(case, numbers), (case.n, 1, 2), case.position
     k, v = (numbers.draw(*case.heads[1], sum(lengths), width) for width in (case.d, case.m))
-    empty = no_text(v, feature_count(case), case.m, lead=case.heads[1])
+    empty = no_text(v, feature_count(case), case.m, lead=case.heads[1], position=at)
     ends = itertools.accumulate(lengths, initial=0)
     a, b, c = (impl.absorb(empty, *part((k, v), i, j), K) for i, j in itertools.pairwise(ends))
 
     def then(x: State, y: State) -> Any:
-        return impl.join(x, y, K)
+        return impl.join(x, y, K, origin=at)
 
     yield from states("a(bc)", then(a, then(b, c)), then(then(a, b), c))
     yield from states("abc", then(then(a, b), c), impl.absorb(empty, k, v, K))
     yield from states("a after no text", then(empty, a), a)
     yield from states("a before no text", then(a, empty), a)
-    yield from states("ab without b", impl.remove(then(a, b), b, K), a)
+    yield from states("ab without b", impl.remove(then(a, b), b, K, origin=at), a)
 
 
 def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
@@ -266,14 +371,18 @@ def moves(case: Case) -> bool:
     return case.rope is None or case.rope[1] == "after" or case.phi == "identity"
 
 
-identity = functools.partial(Theorem.of, cases=CASES, more=more_cases, group="attention")
-softmax_identity = functools.partial(identity, needs=("real", "softmax attention"), group="softmax")
-rotation = functools.partial(identity, needs=("ring", "a rotation"), phi=False, group="RoPE")
+identity = functools.partial(Theorem.of, cases=CASES, more=more_cases, usual=USUAL, group="attention")
+softmax_identity = functools.partial(identity, needs=("real", "softmax attention"), usual=SOFTMAX, group="softmax")
+rotation = functools.partial(identity, needs=("ring", "a rotation"), phi=False, usual=TURNED, group="RoPE")
 ANY_FIELD, REAL = "a field; denominators ≠ 0", "a real, ordered system"
 KATHAROPOULOS = "Katharopoulos et al. 2020; with starting state and masks, our derivation"
 MOVES, IN_TWO = "RoPE after φ, or φ = identity", "causal, or split after the prefix"
 WITHIN = "sums and denominators the format holds exactly; φ = identity"
-LONGER: dict[str, Any] = {"cases": (*CASES, LONG[0]), "more": lambda seed: (LONG[1], *more_cases(seed))}
+LONGER: dict[str, Any] = {
+    "usual": PROBED,
+    "cases": (*CASES, LONG[0]),
+    "more": lambda seed: (LONG[1], *more_cases(seed)),
+}
 ORDER = 1
 THEOREMS = (
     equals_sum("quadratic", "Masked scores give"),
@@ -281,7 +390,7 @@ THEOREMS = (
     equals_sum("chunked", "Chunks of any length give"),
     identity(split_invariance, f"{ANY_FIELD}; {IN_TWO}", DERIVED, splits),
     softmax_identity(softmax_shifted_eq_sum, REAL, "folklore"),
-    softmax_identity(kv_cache, f"{REAL}; {IN_TWO}", "folklore", splits),
+    softmax_identity(kv_cache, f"{REAL}; {IN_TWO}", "folklore", splits, usual=CACHED),
     rotation(rope_relative, "a ring; c² + s² = 1", "Su et al. 2021 (RoFormer)", turns),
     rotation(rope_layouts, "a ring", DERIVED, turns),
     identity(state_monoid, f"a ring; {MOVES}", DERIVED, moves, needs=("ring", "a state")),
@@ -294,5 +403,5 @@ THEOREMS = (
         ours="RoPE before the kernel",
     ),
     identity(exact_probes, WITHIN, DERIVED, ways=("probe",), **LONGER),
-    identity(causality, "none: by structure, in every form", DERIVED, ways=("structure",)),
+    identity(causality, "none: by structure, in every form", DERIVED, ways=("structure",), usual=SEEN),
 )

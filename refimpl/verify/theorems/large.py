@@ -50,7 +50,7 @@ def iclca_gpt2_small(case: ModelCase, numbers: Numbers, impl: Implementation) ->
     yield "output", got, want
 
 
-large = functools.partial(theorem, ways=("equality",), cases=(), more=lambda seed: (shape(),))
+large = functools.partial(theorem, ways=("equality",), cases=(), usual=(), more=lambda seed: (shape(),))
 GPT2_SMALL = large(iclca_gpt2_small, ASSUMES, CHEN, certified=False, only=f"GF({P})")
 ORDER = 3
 THEOREMS = (GPT2_SMALL,)

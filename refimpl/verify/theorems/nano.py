@@ -29,6 +29,13 @@ CASES = (
     ModelCase(3, 1, d=4, rope=("half", "after", 4), hidden=1, start=0),
     ModelCase(2, 2, layers=2, phi="elu+1", rope=TURN, hidden=2),
 )
+# Shapes that people use; nano.py rotates by p steps for position p.
+USUAL = (
+    (
+        ModelCase(20, 14, width=65, heads=8, d=9, m=8, rope=("half", "after", 8), hidden=67, start=0, chunk=None),
+        ModelCase(17, 16, width=66, heads=6, d=66, rope=("half", "after", 66), hidden=65, chunk=None),
+    ),
+)
 
 
 def more_cases(seed: int) -> tuple[ModelCase, ...]:
@@ -75,6 +82,8 @@ def speaks_of(case: Any) -> bool:
 
 
 ASSUMES = "no norms; positions from 0; RoPE after φ, in half layout; denominators ≠ 0"
-theorem = functools.partial(Theorem.of, needs=("field", "a model"), cases=CASES, more=more_cases, group="attention")
+theorem = functools.partial(
+    Theorem.of, needs=("field", "a model"), cases=CASES, more=more_cases, usual=USUAL, group="attention"
+)
 ORDER = 0
 THEOREMS = (theorem(nano, ASSUMES, CHEN, speaks_of),)

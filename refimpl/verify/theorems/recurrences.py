@@ -40,7 +40,7 @@ def recurrence_eq_sum(case: RecurrentCase, numbers: Numbers, impl: Implementatio
 def recurrence_split(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
     """A prompt is an initial state: a text read from it gives the sum over prompt and text.
 
-    Prompt and text together are split at every position.
+    Prompt and text together are split at every position, long ones at two.
     """
     arrays, options, turned = problem(case, numbers)
     N = case.M + case.n
@@ -50,7 +50,7 @@ def recurrence_split(case: RecurrentCase, numbers: Numbers, impl: Implementation
         rank_one = dict(zip(turned, part(turned.values(), start, stop), strict=True))
         return impl.recurrence(*part(arrays, start, stop), **options | past, **rank_one)
 
-    for t in range(N + 1):
+    for t in (case.M, N - 1) if N > 16 else range(N + 1):
         first, middle = read(0, t)
         rest, last = read(t, N, S=middle)
         yield f"split at {t}: o", tokens(first, rest), want
@@ -112,6 +112,29 @@ MODELS = (
     RecurrentCase(0, 2, 3, 2, heads=(1,), version="7", vocabulary=3),
     RecurrentCase(2, 1, 3, 2, heads=(2,), version="7", layers=2),
 )
+# Shapes that people use
+LONG_MATRICES = (
+    (
+        RecurrentCase(130, 129, 3, 2, start=True, bonus=True),
+        RecurrentCase(128, 130, 2, 3, turned=True, start=True),
+        RecurrentCase(100, 200, 3, 1),
+    ),
+    (
+        RecurrentCase(3, 4, 65, 2, start=True, turned=True),
+        RecurrentCase(20, 13, 2, 66, heads=(8,), start=True, bonus=True),
+        RecurrentCase(3, 5, 64, 64, heads=(5,), bonus=True),
+    ),
+)
+LONG_QUOTIENTS = ((RecurrentCase(66, 3, 3, 0, heads=(5,), start=True), RecurrentCase(5, 64, 66, 0)),)
+LONG_MODELS = tuple(
+    tuple(RecurrentCase(M, 3, d, m, heads=heads[: version != "4"], version=version) for M, d, m, heads in shapes)
+    for version, *shapes in (
+        ("4", (66, 9, 5, ()), (5, 66, 65, ())),
+        ("5.1", (66, 3, 5, (3,)), (5, 13, 66, (5,))),
+        ("5.2", (66, 3, 5, (3,)), (5, 13, 66, (5,))),
+        ("7", (33, 3, 5, (3,)), (5, 13, 6, (5,))),
+    )
+)
 
 
 def more_matrices(seed: int) -> tuple[RecurrentCase, ...]:
@@ -146,9 +169,13 @@ def model(case: RecurrentCase) -> bool:
 
 
 theorem = functools.partial(Theorem.of, phi=False, group="recurrences")
-ring = functools.partial(theorem, needs=("ring", "a recurrence"), cases=MATRICES, more=more_matrices)
-wkv4 = functools.partial(theorem, needs=("real", "RWKV-4's quotient"), cases=QUOTIENTS, more=more_quotients)
-rwkv = functools.partial(theorem, needs=("real", "RWKV"), cases=MODELS, more=more_models)
+ring = functools.partial(
+    theorem, needs=("ring", "a recurrence"), cases=MATRICES, usual=LONG_MATRICES, more=more_matrices
+)
+wkv4 = functools.partial(
+    theorem, needs=("real", "RWKV-4's quotient"), cases=QUOTIENTS, usual=LONG_QUOTIENTS, more=more_quotients
+)
+rwkv = functools.partial(theorem, needs=("real", "RWKV"), cases=MODELS, usual=LONG_MODELS, more=more_models)
 OURS = "the statement; the sum, which is the definition"
 ORDER = 7
 THEOREMS = (
