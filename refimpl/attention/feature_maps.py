@@ -90,7 +90,7 @@ def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
 
 
 def check_input(phi: FeatureMap, capability: str, name: str) -> FeatureMap:
-    """The same map, for arrays (..., features) of floats or of a system with this capability only."""
+    """The map for arrays (..., features) of floats or of a system with this capability only."""
 
     @functools.wraps(phi)
     @quiet()

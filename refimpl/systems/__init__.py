@@ -48,7 +48,7 @@ from .running_error import RunningError
 
 __all__ = ["GF", "MP", "QQ", "Degrees", "Dependencies", "Dual", "Float", "Rounded", "RunningError", "balls"]
 __all__ += ["ArraySystem", "ObjectSystem", "System", "SystemArray", "system", "system_of"]
-__all__ += ["floats", "fractions", "is_prime", "require", "round_to", "seed_of"]
+__all__ += ["floats", "fractions", "is_prime", "refuse_masked", "require", "round_to", "seed_of"]
 
 
 def system(name: str) -> System:

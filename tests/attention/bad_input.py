@@ -435,7 +435,6 @@ TYPE_ERRORS: Table = {
     "join: `a.z` must be an array (NumPy, torch, JAX, or of a refimpl system), got int": lambda: ri.state.join(
         State(S, 7), State(S, z)
     ),
-    "join: `b` must be a State, got tuple": lambda: ri.state.join(State(S, z), (S, z)),
     "scale: `state.S` must be an array (NumPy, torch, JAX, or of a refimpl system), got list": lambda: ri.state.scale(
         State([[1.0]], None), 2
     ),
