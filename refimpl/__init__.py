@@ -31,7 +31,7 @@ from .attention.memory import Memory, Points, linear_attention_carried
 from .attention.random_features import RandomFeatures, random_features
 from .attention.rope import Rope, angle_table, circle_point, power_table, rotate
 from .attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
-from .errors import NotDefined, NotFinite, ZeroDenominator
+from .errors import NotDefined, NotFinite, Underflow, ZeroDenominator
 from .files.checkpoint import digest, load, save
 from .files.models import read_model
 from .files.tokenizers import read_tokenizer
@@ -73,7 +73,7 @@ __all__ += ["Config", "Rotary", "Rwkv", "Model", "random_model", "draw_model", "
 __all__ += ["convert", "unconvert", "Compression", "Best", "Fidelity", "fidelity"]
 __all__ += ["save", "load", "digest", "read_model", "read_tokenizer"]
 __all__ += ["check_conversion", "exact_probe", "Probe", "exact_with_bound", "judge", "Judgement", "unit_roundoff"]
-__all__ += ["NotDefined", "NotFinite", "ZeroDenominator", "__version__"]
+__all__ += ["NotDefined", "NotFinite", "Underflow", "ZeroDenominator", "__version__"]
 
 _VERIFY = {"check_conversion": "conversion_check", "exact_probe": "probes", "Probe": "probes"}
 _VERIFY |= dict.fromkeys(["exact_with_bound", "judge", "Judgement", "unit_roundoff"], "bounds")

@@ -17,6 +17,10 @@ class NotFinite(ArithmeticError):
     """A float result is nan or inf."""
 
 
+class Underflow(ArithmeticError):
+    """A float result has no right digit, since products became too small for their dtype."""
+
+
 def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None:
     """Refuse a name that is not among `known`, and suggest the most similar one that is."""
     known = known if isinstance(known, Collection) else tuple(known)

@@ -35,10 +35,11 @@ from ..checks import (
     require_finite,
     visible_keys,
 )
-from ..errors import NotDefined, NotFinite, ZeroDenominator
+from ..errors import NotDefined, NotFinite, Underflow, ZeroDenominator
 from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums
 from .feature_maps import FeatureMap, Kernel, check_kernel, identity
 from .past import Past
+from .underflow import Judge, any_below, smallest_normal
 
 IDENTITY, UNNORMALISED = Kernel(), Kernel(normalise=False)  # φ(x) = x, no RoPE
 ROWS = 256  # enough to keep BLAS busy, yet 1000 keys and 12 heads stay below 32 MB
@@ -247,7 +248,7 @@ def evaluate(
     try:
         with quiet():
             return sum_and_divide(formula, text, P, state)
-    except (NotFinite, ZeroDenominator) as error:
+    except (NotFinite, Underflow, ZeroDenominator) as error:
         failure = error
     text.check_inputs()  # an input that is not finite is the cause
     raise failure
@@ -269,9 +270,14 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
         text.check_inputs()
     z = xp.broadcast_to(z, S.shape[:-1])
     o, n, position = Pieces(v, (*heads, text.n, S.shape[-1])), 0, text.position + text.n
-    for num, den, S, z in formula(text, S, z, P):  # noqa: B007, B020
-        if text.keep is not None:
-            num, den = padded_zero_over_one(text.keep[..., n : n + num.shape[-2], :], num, den)
+    normal, judge, start = smallest_normal(v.dtype), None, (S, z)
+    for num, den, S, z in formula(text, S, z, P):  # noqa: B020
+        keep = None if text.keep is None else text.keep[..., n : n + num.shape[-2], :]
+        if keep is not None:
+            num, den = padded_zero_over_one(keep, num, den)
+        if normal and any_below(normal, num, den):
+            judge = judge or Judge(text, *start, P, chunks, chunk_length(text.q, text.k, text.v))
+            judge.check(num, den, n, keep)
         o.append(divide(who, num, den, start=n) if normalise else require_finite(who, "the output", num, start=n))
         n += num.shape[-2]
     after = State(S, z if state is None or state.z is not None else None, position)
@@ -410,7 +416,7 @@ def chunks(text: Text, S: Array, z: Array, P: int) -> Steps:
         Q, _, G, _, _ = text[a:b]
         yield Q @ S, G @ z[..., None], S, z
     # There are at most two lengths: the last chunk may be shorter.
-    seen = cache(lambda n: visible_keys(text.q[..., :n, :], n, 0, 0))
+    seen = cache(lambda n: visible_keys(Q, n, 0, 0))
     for a, b in spans(P, text.n, chunk):
         Q, K, G, H, V = text[a:b]
         scores = keep_where(Q @ xp.matrix_transpose(K), seen(b - a))

@@ -16,7 +16,7 @@ from ..attention.linear_attention import LINEAR, State, linear_attention_chunked
 from ..attention.rope import LAYOUTS, PLACEMENTS, Rope, angle_table, power_table
 from ..attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
 from ..checks import check_integer, check_type, require_finite
-from ..errors import NotDefined, NotFinite, brief, choose
+from ..errors import NotDefined, NotFinite, Underflow, brief, choose
 from ..systems.floats import array_namespace, surely_finite
 from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Family, Model, Pass, mlp, norm
 
@@ -177,7 +177,7 @@ class Config(Family):
             elif self.hidden:
                 x = x + mlp_(norm_(2, x)) if self.order == "pre" else norm_(2, x + mlp_(x))
             return require_finite("transformer", "its output", x), after
-        except (ZeroDivisionError, NotFinite) as error:
+        except (ZeroDivisionError, NotFinite, Underflow) as error:
             raise type(error)(f"layer {i}: {error}") from error
 
     def check_past(self, who: str, name: str, past: Any, like: Array) -> None:

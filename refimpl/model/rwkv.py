@@ -34,7 +34,7 @@ from typing import Any, Self
 from ..arrays import Array
 from ..attention.feature_maps import Kernel, relu2
 from ..checks import check_finite, check_integer, check_kinds, check_shape, check_type, leading_axes, require_finite
-from ..errors import NotDefined, NotFinite, choose
+from ..errors import NotDefined, NotFinite, Underflow, choose
 from ..systems.floats import array_namespace, constant, device
 from .attention_layers import split_heads
 from .recurrence import FORMS, NOTHING, Carried, RecurrentForm
@@ -185,7 +185,7 @@ class Rwkv(Family):
             x = x + o
             y, before, channel_shift = shift_tokens(norm(x, w["gain_2"], w["offset_2"]), parts["channel_shift"])
             x = require_finite("rwkv", "its output", x + channel_mixing(self, w, y, before))
-        except (ZeroDivisionError, NotFinite) as error:
+        except (ZeroDivisionError, NotFinite, Underflow) as error:
             raise type(error)(f"layer {i}: {error}") from error
         shifts = {"time_shift": time_shift, "channel_shift": channel_shift}
         return x, Carried(state | shifts, past.position + x.shape[-2])

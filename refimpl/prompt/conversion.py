@@ -47,7 +47,7 @@ from ..attention.memory import Memory, join, write
 from ..attention.random_features import same_draw
 from ..attention.softmax_attention import KVCache
 from ..checks import check_integer, check_scalar, check_type, is_zero
-from ..errors import NotDefined, NotFinite, choose
+from ..errors import NotDefined, NotFinite, Underflow, choose
 from ..model.transformer import Between, Model, Pass, check_text, embed, run_layers
 from ..systems.floats import array_namespace, device, quiet
 
@@ -101,7 +101,7 @@ def convert(
         x = embed(after, piece)
         try:
             _, pasts = run_layers(after, x, Pass(form, mask, between, on_attention))
-        except (ZeroDivisionError, NotFinite) as error:
+        except (ZeroDivisionError, NotFinite, Underflow) as error:
             raise type(error)(f"{error}; counted from token {M} of the prompt") if M else error from None
         after, M = after.carry(pasts, model.prompts), M + x.shape[-2]
     biases = after.biases or ()
