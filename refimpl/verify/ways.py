@@ -232,10 +232,14 @@ class Equality(Way):
         return Finding(name, first_difference(name, left, right, np.asarray(system.unequal(left, right), dtype=bool)))
 
     def agreement(self, tally: Tally) -> Verdict:
-        least, evidence = tally.least_certain, self.evidence
-        if least and least.chance is not None and least.chance <= Fraction(1, 2):
-            evidence = "all values at these shapes, " + likelihood(least.chance)
-        return Verdict("EXACT", evidence, worst=least.case if least else "")
+        tested = [i for i in tally.instances if i.counts and i.chance is not None and i.chance <= Fraction(1, 2)]
+        if not tested:
+            return Verdict("EXACT", self.evidence, worst=tally.least_certain.case if tally.least_certain else "")
+        least = max(tested, key=lambda i: i.chance or 0)
+        some = len(tested) < tally.count  # a degree that is beyond p says nothing of other values
+        shapes = f"{len(tested)} of {tally.count} shapes" if some else "these shapes"
+        evidence = f"all values at {shapes}, {likelihood(least.chance or Fraction())}"
+        return Verdict("EXACT", f"{evidence}; the others equal at these instances" if some else evidence, worst=least.case)
 
 
 class Witness(Equality):
