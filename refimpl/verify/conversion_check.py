@@ -356,7 +356,7 @@ def worst_of(i: int, found: dict[str, Judgement]) -> LayerCheck:
     """One verdict from those on prompt, biases and output.
 
     A vacuous bound makes the verdict VACUOUS only if it is that of the output. An array without
-    rows, such as an empty prompt, does not count; but if the output has no rows, nothing is decided.
+    rows, such as an empty prompt, does not count, but an output without rows decides nothing.
     """
     compared = {name: j for name, j in found.items() if j.rows or name == "output"}
     verdicts = [j.verdict for name, j in compared.items() if j.verdict != "VACUOUS" or name == "output"]
