@@ -33,7 +33,7 @@ from refimpl.cli import convert as cli_convert
 from refimpl.cli import doctor
 from refimpl.cli import generate as cli_generate
 from refimpl.cli.main import main
-from refimpl.cli.output import LONGEST, one_line, escape_controls, without_controls
+from refimpl.cli.output import LONGEST, escape_controls, one_line, without_controls
 from refimpl.files.disk import recording, replacing
 from refimpl.files.models import read_model
 from refimpl.files.safetensors import write_safetensors
