@@ -236,7 +236,7 @@ def test_errors_that_are_expected_have_tracebacks_too(room, capsys, monkeypatch)
     assert run(capsys, *argv) == (2, "", line)
     monkeypatch.setenv("REFIMPL_TRACEBACK", "1")
     err = run(capsys, *argv)[2]
-    assert err.startswith("Traceback") and "in file_size" in err and err.endswith(line)
+    assert err.startswith("Traceback") and "in opened" in err and err.endswith(line)
 
 
 def test_out_of_memory(room, capsys, monkeypatch):
