@@ -190,15 +190,13 @@ def spend_on_rows(rows: Sequence[Row], seed: int) -> None:
     """Charge a certificate for its checks, but not for those that `verify` makes with this seed."""
     labels = dict.fromkeys(row.system.label for row in rows if digits(row.system) <= MANY_DIGITS)
     usual, free = [*labels][:MANY_SYSTEMS], dict[tuple[str, str], Counter[Shape]]()
-
-    @functools.cache
-    def own(theorem: Theorem, large: bool) -> tuple[Shape, ...]:
-        return (*theorem.cases, *theorem.more(seed), *(usual_cases(theorem, seed, full=True) if large else ()))
-
+    own = functools.cache(lambda name: (*THEOREMS[name].cases, *THEOREMS[name].more(seed)))
+    long = functools.cache(lambda name: usual_cases(THEOREMS[name], seed, full=True))
     for _, theorem, numbers, cases in rows:
         key = theorem.name, numbers.label
         if key not in free:
-            free[key] = Counter(own(theorem, fast(numbers)) if numbers.label in usual else ())
+            known = (*own(theorem.name), *(long(theorem.name) if fast(numbers) else ()))
+            free[key] = Counter(known if numbers.label in usual else ())
         for case in cases:
             free[key][case] -= 1
             if free[key][case] < 0:

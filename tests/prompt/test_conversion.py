@@ -574,7 +574,7 @@ def test_only_the_last_prompt_comes_out():
 
 
 def test_biases_that_are_not_turned_do_not_drift():
-    """Each restart turns older biases by cos and sin that are rounded, and so does not keep norms."""
+    """Each restart turns older biases by rounded cos and sin, which do not keep norms."""
     config = Config(1, 8, heads=2, d=8, m=4, norm="none", vocabulary=9, rope=Rotary(width=8))
     model = random_model(Float("numpy", "float32"), config, 0)
     wide = replace(random_model(Float(), config, 0), weights={k: np.float64(x) for k, x in model.weights.items()})

@@ -215,7 +215,7 @@ def test_conversions_in_many_systems(real: bool) -> None:
 
 @pytest.mark.parametrize("phi", ["softmax", "elu+1"])
 def test_one_model_continued_in_many_threads(phi: str) -> None:
-    """They share its weights, its tables of angles, and the arrays of a cache that has room left."""
+    """They share its weights, its tables of angles, and the arrays of a cache with room left."""
     rope = Rotary(width=4, placement="before" if phi == "softmax" else "after")
     model = random_model(Float(), Config(2, 8, 2, d=4, m=4, phi=phi, rope=rope, vocabulary=11), seed=0)
     prompted = convert(model, [3, 1, 4, 1, 5], restart=False)
