@@ -58,9 +58,13 @@ BAD_INPUT = "tests/test_bad_input.py::test_bad_input"
 TESTS = {
     "attention/feature_error.py": "attention/test_random_features.py",
     "attention/feature_maps.py": "attention/test_feature_maps.py attention/test_linear_attention.py",
-    "attention/linear_attention.py": "attention/test_linear_attention.py attention/test_inputs.py",
+    "attention/linear_attention.py": "attention/test_linear_attention.py attention/test_inputs.py "
+    "prompt/test_conversion.py",
+    "attention/memory.py": "attention/test_memory.py prompt/test_compression.py",
     "attention/past.py": "model/test_transformer.py prompt/test_conversion.py model/test_recurrence.py",
     "attention/rope.py": "attention/test_rope.py attention/test_linear_attention.py",
+    "attention/softmax_attention.py": "attention/test_softmax_attention.py attention/test_memory.py "
+    "prompt/test_compression.py",
     "attention/state.py": "attention/test_state.py attention/test_linear_attention.py attention/test_inputs.py",
     "model/attention_layers.py": "model/test_transformer.py model/test_token_wise.py prompt/test_conversion.py",
     "model/families.py": "model/test_transformer.py",
@@ -72,15 +76,16 @@ TESTS = {
     "systems/degrees.py": "systems/test_analyses.py verify/test_identity_testing.py",
     "systems/dependencies.py": "systems/test_analyses.py",
     "systems/dual.py": "systems/test_analyses.py",
-    "systems/formats.py": "systems/test_systems.py verify/test_bounds.py",
+    "systems/finite_field.py": "systems/test_finite_field.py systems/test_systems.py",
+    "systems/formats.py": "systems/test_analyses.py",
     "systems/modular.py": "systems/test_finite_field.py",
     "systems/multiprecision.py": "systems/test_real_systems.py systems/test_systems.py systems/test_slices.py",
     "systems/rational.py": "systems/test_systems.py systems/test_slices.py",
-    "systems/rounded.py": "systems/test_systems.py systems/test_long_sums.py verify/test_bounds.py",
-    "systems/running_error.py": "systems/test_analyses.py systems/test_ulps.py",
+    "systems/rounded.py": "systems/test_analyses.py systems/test_systems.py systems/test_long_sums.py verify/test_bounds.py",
+    "systems/running_error.py": "systems/test_analyses.py verify/test_bounds.py systems/test_ulps.py",
     "systems/slices.py": "systems/test_slices.py",
-    "verify/check.py": "verify/test_verify.py",
-    "verify/ways.py": "verify/test_verify.py verify/test_large.py verify/test_planted.py",
+    "verify/check.py": "verify/test_ways.py verify/test_verify.py",
+    "verify/ways.py": "verify/test_ways.py verify/test_verify.py verify/test_large.py verify/test_planted.py",
     "budget.py": "files/test_hostile.py",
     "checks.py": "attention/test_inputs.py attention/test_linear_attention.py model/test_transformer.py",
 }
@@ -124,6 +129,8 @@ def replacements(node: ast.AST) -> Iterator[ast.AST]:
             yield operand
         case ast.Constant(bool() as value):
             yield ast.Constant(not value)
+        case ast.Subscript(value, ast.Constant(0), context):
+            yield ast.Subscript(value, ast.Constant(1), context)  # and not −1: many tuples have one entry
         case ast.Constant(int() as value):
             yield from (ast.Constant(value + 1), ast.Constant(value - 1))
         case ast.Constant(float() as value):
@@ -148,6 +155,8 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
     Errors and their messages, annotations, decorators, imports and `strict=True` do not.
     """
     skipped = {"annotation", "returns", "decorator_list"}
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
+        skipped.add("slice")
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or name in skipped:
@@ -162,6 +171,7 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
 class Mutant:
     path: Path  # of the module, from the root of the project
     line: int
+    function: str  # or "" for a line of the module or of a class
     before: str  # the lines that change, as one
     after: str
     source: str  # the whole module
@@ -180,7 +190,9 @@ def mutants(path: Path, root: Path = ROOT) -> Iterator[Mutant]:
     def one_line(text: bytes) -> str:
         return " ".join(text.decode().split())
 
-    def visit(node: ast.AST) -> Iterator[Mutant]:
+    def visit(node: ast.AST, function: str = "") -> Iterator[Mutant]:
+        if isinstance(node, ast.FunctionDef):
+            function = function or node.name
         for new in replacements(node):
             at: Any = new if hasattr(new, "lineno") and isinstance(new, ast.UnaryOp) else node
             text = ast.unparse(new) if isinstance(new, ast.stmt | ast.Constant) else f"({ast.unparse(new)})"
@@ -189,9 +201,9 @@ def mutants(path: Path, root: Path = ROOT) -> Iterator[Mutant]:
             changed = source[first:begin] + text.encode() + source[end:last]
             mutated = source[:first] + changed + source[last:]
             ast.parse(mutated)
-            yield Mutant(path, at.lineno, one_line(source[first:last]), one_line(changed), mutated.decode())
+            yield Mutant(path, at.lineno, function, one_line(source[first:last]), one_line(changed), mutated.decode())
         for child in children(node):
-            yield from visit(child)
+            yield from visit(child, function)
 
     yield from sorted(visit(ast.parse(source)), key=lambda mutant: mutant.line)
 
@@ -284,11 +296,10 @@ def copy_project(folder: Path) -> Path:
 
 
 def equivalent(mutant: Mutant, known: list[dict[str, str]]) -> bool:
-    """Is it in the list? An entry without `after` is for every mutant of its line."""
+    """Is it in the list? An entry has a file, a reason, and some of function, before, after."""
     return any(
         str(mutant.path) == entry["file"]
-        and mutant.before == entry["before"]
-        and entry.get("after", mutant.after) == mutant.after
+        and all(entry.get(field, mine) == mine for field, mine in vars(mutant).items() if isinstance(mine, str))
         for entry in known
     )
 
