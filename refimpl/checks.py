@@ -10,7 +10,7 @@ from array_api_compat import is_array_api_obj
 
 from .arrays import Array, Namespace
 from .errors import NotFinite, ZeroDenominator, brief, choose
-from .systems import ArraySystem, SystemArray, system_of
+from .systems import ArraySystem, SystemArray, refuse_masked, system_of
 from .systems.floats import array_namespace, device, integer_array, quiet, surely_finite
 
 inf = float("inf")
@@ -41,6 +41,7 @@ def check_kind(who: str, name: str, y: Any, first: str, x: Any) -> None:
         if isinstance(y, type) or not is_array_api_obj(y):
             kinds = "(NumPy, torch, JAX, or of a refimpl system)"
             raise TypeError(f"{who}: `{name}` must be an array {kinds}, got {type(y).__name__}")
+        refuse_masked(who, name, y)
         check_dtype(who, name, y)
     kind = "number system" if isinstance(x, SystemArray) or isinstance(y, SystemArray) else "library"
     same = (kind, library_of(y), library_of(x)), ("device", device(y), device(x)), ("dtype", y.dtype, x.dtype)
@@ -113,6 +114,7 @@ def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
     """Token ids (..., n) as a NumPy array; None if x is an array of other numbers."""
     if isinstance(x, SystemArray) or (is_array_api_obj(x) and not array_namespace(x).isdtype(x.dtype, "integral")):
         return None
+    refuse_masked(who, name, x)
     ids = integer_array(x)
     if ids is None:
         raise TypeError(f"{who}: `{name}` must be token ids (..., tokens) or an array of vectors, got {brief(x)}")
@@ -124,7 +126,7 @@ def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
     return ids.astype(int)
 
 
-def check_scalar(who: str, name: str, x: Any, **like: Array) -> Any:
+def check_scalar(who: str, name: str, x: Any, /, **like: Array) -> Any:
     """x, if it can multiply arrays like these: a number, or an array of their kind and shape ()."""
     if isinstance(x, SystemArray) or is_array_api_obj(x):
         common_namespace(who, **like, **{name: x})
@@ -145,6 +147,7 @@ def check_mask(who: str, name: str, x: Any, like: str, y: Array) -> None:
     """A mask must be a boolean array of y's library and device; of NumPy if y is a SystemArray."""
     if not is_array_api_obj(x) or not array_namespace(x).isdtype(x.dtype, "bool"):
         raise TypeError(f"{who}: `{name}` must be a boolean array, got {getattr(x, 'dtype', type(x).__name__)}")
+    refuse_masked(who, name, x)
     wanted = "numpy" if isinstance(y, SystemArray) else library_of(y)
     for what, a, b in (("library", library_of(x), wanted), ("device", device(x), device(y))):
         if a != b:

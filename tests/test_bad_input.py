@@ -58,7 +58,7 @@ def test_every_message_names_function_and_argument() -> None:
     for cases in TABLES.values():
         for case in cases.values():
             assert issubclass(case.error, others) or re.match(
-                r"[\w.]+: .*(`[\w.()\[\]]+`|the JSON)|.* is a float", case.message
+                r"[\w.() ]+: .*(`[\w.()\[\]]+`|the JSON)|.* is a float", case.message
             ), case.message
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..arrays import Array
-from ..checks import check_integer, check_kinds, check_shape, check_type, common_namespace
+from ..checks import check_integer, check_kinds, check_scalar, check_shape, check_type, common_namespace
 from ..errors import brief, choose
 from ..systems.floats import array_namespace, quiet, require_of
 from .rope import Rope
@@ -59,7 +59,7 @@ class Kernel:
         placement = self.rope.placement if self.rope else ""
         if placement == "before":
             q, k = self.rotate_tokens(q, k, position)
-        gq, gk = phi_q(q), phi_k(k)
+        gq, gk = q if phi_q is identity else phi_q(q), k if phi_k is identity else phi_k(k)
         if not phi_q is phi_k is identity:  # a map must keep all tokens, and make as many features of q as of k
             check_kinds("features", **{"k": k, "phi_k(k)": gk, "phi_q(q)": gq})
             check_shape("features", "phi_k(k)", gk, k.shape[-2], "features", like="to match `k`")
@@ -83,17 +83,25 @@ def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
     """Register a map under its name, with the capability that it needs of a number system."""
 
     def register(phi: FeatureMap) -> FeatureMap:
-        @functools.wraps(phi)
-        @quiet()
-        def checked(x: Array, /) -> Array:
-            require_of(x, capability, name)
-            return phi(x)
-
-        FEATURE_MAPS[name] = phi if capability == "ring" else checked
-        FEATURE_MAPS[name].needs = capability  # type: ignore[attr-defined]
+        FEATURE_MAPS[name] = check_input(phi, capability, name)
         return FEATURE_MAPS[name]
 
     return register
+
+
+def check_input(phi: FeatureMap, capability: str, name: str) -> FeatureMap:
+    """The map for arrays (..., features) of floats or of a system with this capability only."""
+
+    @functools.wraps(phi)
+    @quiet()
+    def checked(x: Array, /) -> Array:
+        check_kinds(name, x=x)
+        check_shape(name, "x", x, "features")
+        require_of(x, capability, name)
+        return phi(x)
+
+    checked.needs = capability  # type: ignore[attr-defined]
+    return checked
 
 
 def feature_map(name: str) -> FeatureMap:
@@ -170,12 +178,13 @@ def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
     """(φ_q, φ_k) of 1 + u + u²/2, u = scale·q·k. Only φ_q has the scale.   Needs field"""
 
     def phi_q(x: Array, /) -> Array:
-        return array_namespace(x).concat([x[..., :1] * 0 + 1, scale * x, scale * scale * outer(x, x) / 2], axis=-1)
+        c = check_scalar("taylor2_pair", "scale", scale, x=x)
+        return array_namespace(x).concat([x[..., :1] * 0 + 1, c * x, c * c * outer(x, x) / 2], axis=-1)
 
     def phi_k(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, x, outer(x, x)], axis=-1)
 
-    return phi_q, phi_k
+    return check_input(phi_q, "field", "taylor2_pair"), check_input(phi_k, "field", "taylor2_pair")
 
 
 def polynomial(degree: int) -> FeatureMap:
@@ -197,8 +206,7 @@ def polynomial(degree: int) -> FeatureMap:
         return features
 
     phi.__name__ = f"polynomial({degree})"
-    phi.needs = "ring"  # type: ignore[attr-defined]
-    return phi
+    return check_input(phi, "ring", phi.__name__)
 
 
 def dpfp(nu: int) -> FeatureMap:
@@ -217,8 +225,7 @@ def dpfp(nu: int) -> FeatureMap:
         return xp.concat([a * b for b in rolled], axis=-1)
 
     phi.__name__ = f"dpfp({nu})"
-    phi.needs = "ordered"  # type: ignore[attr-defined]
-    return phi
+    return check_input(phi, "ordered", phi.__name__)
 
 
 FAMILIES: dict[str, Callable[[int], FeatureMap]] = {"polynomial": polynomial, "dpfp": dpfp}

@@ -125,16 +125,32 @@ def check_identity(who: str, maps: tuple[FeatureMap, ...]) -> None:
             raise NotDefined(f"{who}: RoPE before the kernel allows a shift {only}; let positions go on")
 
 
-def check_state(who: str, name: str, state: State, r: int, m: int, **like: Array) -> tuple[int, ...]:
-    """The leading axes of a state and these arrays. Refuse a state that does not fit them."""
-    arrays = {f"{name}.S": state.S} | ({} if state.z is None else {f"{name}.z": state.z[..., None]})
+def check_state(
+    who: str, name: str, state: State, r: int | str = "features", m: int | str = "values", **like: Array
+) -> tuple[int, ...]:
+    """The leading axes of a state and these arrays. Refuse a state that does not fit them.
+
+    r, m : the number of its features and values; a word allows any
+    """
+    check_type(who, name, state, State)
+    arrays = {f"{name}.S": state.S} | ({} if state.z is None else {f"{name}.z": state.z})
     check_kinds(who, **like, **arrays)
-    check_shape(who, f"{name}.S", state.S, r, m, like="(features, values)")
+    note = "(features, values)" if isinstance(m, int) else ""
+    check_shape(who, f"{name}.S", state.S, r, m, like=note)
     check_finite(who, f"{name}.S", state.S, axes=("feature", "column"))
     if state.z is not None:
-        check_shape(who, f"{name}.z", state.z, r, like="(features)")
+        check_shape(who, f"{name}.z", state.z, state.S.shape[-2], like="(features)")
         check_finite(who, f"{name}.z", state.z, axes=("feature",))
+        arrays[f"{name}.z"] = state.z[..., None]
     return leading_axes(who, **like, **arrays)
+
+
+def finite_state(who: str, state: State) -> State:
+    """Return a state if it is finite; else raise NotFinite, which says where it is not."""
+    require_finite(who, "S", state.S, ("feature", "column"))
+    if state.z is not None:
+        require_finite(who, "z", state.z, ("feature",))
+    return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,10 +274,8 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
             num, den = padded_zero_over_one(text.keep[..., n : n + num.shape[-2], :], num, den)
         o.append(divide(who, num, den, start=n) if normalise else require_finite(who, "the output", num, start=n))
         n += num.shape[-2]
-    require_finite(who, "S", S, ("feature", "column"))
-    if state is None or state.z is not None:
-        require_finite(who, "z", z, ("feature",))
-    return o.array(), State(S, z if state is None or state.z is not None else None, position)
+    after = State(S, z if state is None or state.z is not None else None, position)
+    return o.array(), finite_state(who, after)
 
 
 def padded_zero_over_one(keep: Any, num: Array, den: Array) -> tuple[Array, Array]:

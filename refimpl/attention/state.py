@@ -11,9 +11,9 @@ from typing import Any
 
 from ..arrays import Array
 from ..checks import check_finite, check_integer, check_padding, check_scalar, check_shape, check_type, common_namespace
-from ..systems.floats import device
+from ..systems.floats import device, quiet
 from .feature_maps import Kernel, check_kernel
-from .linear_attention import IDENTITY, State, check_state, zero_padded
+from .linear_attention import IDENTITY, State, check_state, finite_state, zero_padded
 
 
 def no_text(like: Array, r: int, m: int, *, lead: tuple[int, ...] = (), position: int = 0) -> State:
@@ -33,6 +33,7 @@ def features(q: Array, k: Array, /, kernel: Kernel = IDENTITY, *, position: int 
     return kernel.features(q, k, position)
 
 
+@quiet()
 def absorb(state: State, k: Array, v: Array, /, kernel: Kernel = IDENTITY, *, padding: Any = None) -> State:
     """The state after reading more text, with no query: the state that linear_attention returns.
 
@@ -53,9 +54,10 @@ def absorb(state: State, k: Array, v: Array, /, kernel: Kernel = IDENTITY, *, pa
         fk, gk, v = (zero_padded(keep, x) for x in (fk, gk, v))
     check_state("absorb", "state", state, fk.shape[-1], v.shape[-1], k=fk, v=v)
     z = None if state.z is None else state.z + xp.sum(gk, axis=-2)
-    return State(state.S + xp.matrix_transpose(fk) @ v, z, state.position + k.shape[-2])
+    return finite_state("absorb", State(state.S + xp.matrix_transpose(fk) @ v, z, state.position + k.shape[-2]))
 
 
+@quiet()
 def shift(state: State, by: int, kernel: Kernel = IDENTITY) -> State:
     """The same past, seen from `by` positions further on: position + by, S ↦ R_by S, z unchanged.
 
@@ -63,11 +65,12 @@ def shift(state: State, by: int, kernel: Kernel = IDENTITY) -> State:
     and then R_by rotates z too. Converting a prompt of M tokens ends with shift(state, −M): the
     input then starts where the prompt did (theorem shift).
     """
-    check_type("shift", "state", state, State)
+    check_state("shift", "state", state)
     check_kernel("shift", kernel)
-    return state.shifted(check_integer("shift", "by", by), kernel)
+    return finite_state("shift", state.shifted(check_integer("shift", "by", by), kernel))
 
 
+@quiet()
 def join(a: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> State:
     """The state of text a followed by text b, where b was read starting at position `origin`.
 
@@ -80,33 +83,40 @@ def join(a: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> S
     >>> QQ.equal(both.S, absorb(empty, k, v).S), both.position
     (True, 5)
     """
-    for name, state in (("a", a), ("b", b)):
-        check_type("join", name, state, State)
+    check_pair("join", a=a, b=b)
     check_kernel("join", kernel)
     by = a.position - check_integer("join", "origin", origin)
     b = b.shifted(by, kernel, read=False, who="join")  # b was only written, by φ_k
     return add("join", a, b, 1, b.position)
 
 
+@quiet()
 def remove(both: State, b: State, kernel: Kernel = IDENTITY, *, origin: int = 0) -> State:
     """The state without its last text b: remove(join(a, b), b) = a."""
-    for name, state in (("both", both), ("b", b)):
-        check_type("remove", name, state, State)
+    check_pair("remove", both=both, b=b)
     check_kernel("remove", kernel)
     start = both.position - (b.position - check_integer("remove", "origin", origin))
     return add("remove", both, b.shifted(start - origin, kernel, read=False, who="remove"), -1, start)
 
 
-def add(who: str, a: State, b: State, sign: int, position: int) -> State:
+def check_pair(who: str, **states: State) -> None:
+    """Refuse two states that are no states, or that do not fit each other."""
+    (first, a), (second, b) = states.items()
+    check_state(who, first, a)
+    check_type(who, second, b, State)
     if (a.z is None) != (b.z is None):
-        which = "`b`" if a.z is None else "the other"
-        raise ValueError(f"{who}: `b` must have z exactly if the other state has it, got z in {which} only")
-    check_state(who, "b", b, a.S.shape[-2], a.S.shape[-1], **{"a.S": a.S})
+        which = f"`{second}`" if a.z is None else "the other"
+        raise ValueError(f"{who}: `{second}` must have z exactly if the other state has it, got z in {which} only")
+    check_state(who, second, b, a.S.shape[-2], a.S.shape[-1], **{f"{first}.S": a.S})
+
+
+def add(who: str, a: State, b: State, sign: int, position: int) -> State:
     z = None if a.z is None or b.z is None else a.z + sign * b.z
-    return State(a.S + sign * b.S, z, position)
+    return finite_state(who, State(a.S + sign * b.S, z, position))
 
 
+@quiet()
 def scale(state: State, strength: Any) -> State:
     """The state of a past that counts `strength` = λ times: λS, λz."""
-    check_type("scale", "state", state, State)
-    return state.weighed(None, check_scalar("scale", "strength", strength, S=state.S))
+    check_state("scale", "state", state)
+    return finite_state("scale", state.weighed(None, check_scalar("scale", "strength", strength, S=state.S)))

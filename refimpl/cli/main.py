@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..packages import __version__
-from .output import TRACEBACK, Outcome, complain, one_line, escape_controls, say, standard_streams
+from .output import TRACEBACK, Outcome, complain, escape_controls, one_line, say, standard_streams
 
 # command: its help. Its module has add_arguments(parser) and run(options) -> Outcome.
 COMMANDS = {

@@ -33,7 +33,7 @@ import numpy as np
 
 from ..arrays import Array, HostArray
 from ..errors import choose
-from .array import ArraySystem, ObjectSystem, System, SystemArray, fractions, require, seed_of
+from .array import ArraySystem, ObjectSystem, System, SystemArray, fractions, refuse_masked, require, seed_of
 from .balls import balls
 from .degrees import Degrees
 from .dependencies import Dependencies
@@ -48,7 +48,7 @@ from .running_error import RunningError
 
 __all__ = ["GF", "MP", "QQ", "Degrees", "Dependencies", "Dual", "Float", "Rounded", "RunningError", "balls"]
 __all__ += ["ArraySystem", "ObjectSystem", "System", "SystemArray", "system", "system_of"]
-__all__ += ["floats", "fractions", "is_prime", "require", "round_to", "seed_of"]
+__all__ += ["floats", "fractions", "is_prime", "refuse_masked", "require", "round_to", "seed_of"]
 
 
 def system(name: str) -> System:
@@ -82,5 +82,6 @@ def system_of(x: Array) -> System:
 
 def floats(x: Array) -> HostArray:
     """The nearest float64 numbers, on the host, for any system whose numbers are rationals."""
+    refuse_masked("floats", "x", x)
     wide = wide_floats(x)  # faster than by way of fractions, where it is exact
     return np.asarray(fractions(x, "floats").astype(np.float64)) if wide is None else wide + 0.0

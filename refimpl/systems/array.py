@@ -132,6 +132,7 @@ def fractions(values: Any, who: str) -> HostArray:
     """Numbers of any kind as an object array of Fractions, without rounding."""
     if isinstance(values, SystemArray):
         return values.system.fractions(values)
+    refuse_masked(who, "values", values)
     a = host(values)
     if a.dtype.kind == "V" and a.dtype.isbuiltin == 2:  # floats of ml_dtypes fit in float64
         a = a.astype(np.float64)
@@ -149,6 +150,13 @@ def fractions(values: Any, who: str) -> HostArray:
 def first(bad: HostArray) -> tuple[int, ...]:
     """Index of the first True."""
     return tuple(int(i) for i in np.argwhere(bad)[0])
+
+
+def refuse_masked(who: str, name: str, x: Any) -> None:
+    """Refuse a masked array of NumPy: functions of arrays read what stands behind its mask."""
+    if isinstance(x, np.ma.MaskedArray):
+        advice = "fill it with .filled(...), and name tokens that do not count by `padding=`"
+        raise TypeError(f"{who}: `{name}` must be a plain array, got a masked one, whose mask has no effect; {advice}")
 
 
 def host(x: Any) -> HostArray:

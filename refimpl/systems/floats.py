@@ -29,6 +29,7 @@ from .array import (
     fractions,
     host,
     refuse_argument,
+    refuse_masked,
     require,
 )
 from .formats import FORMATS, nearest, round_to
@@ -304,6 +305,7 @@ class Float(System):
 
     def convert(self, values: Any) -> Array:
         """Numbers, nested lists, NumPy arrays or arrays over ℚ, rounded to this dtype."""
+        refuse_masked(f"{self.name}.convert", "values", values)
         if "complex" in self.kind and not isinstance(values, SystemArray):
             return self.place(host(values).astype(np.complex128))
         if self.kind in FORMATS and (wide := wide_floats(values)) is not None:

@@ -33,6 +33,7 @@ from tests.helpers.bad_input import (
     keep,
     la,
     m,
+    model,
     n,
     nan,
     points,
@@ -53,6 +54,11 @@ taylor = ri.RandomFeatures("taylor", None)
 
 class Integers(type(QQ)):  # type: ignore[misc]
     name, can = "ℤ", frozenset({"ring"})
+
+
+def masked(who: str, name: str) -> str:
+    advice = "fill it with .filled(...), and name tokens that do not count by `padding=`"
+    return f"{who}: `{name}` must be a plain array, got a masked one, whose mask has no effect; {advice}"
 
 
 def recalling(**changes: Any) -> Any:
@@ -113,6 +119,15 @@ VALUE_ERRORS: Table = {
     "join: `b.S` must have shape (..., 3, 2) (features, values), got (4, 2)": lambda: ri.state.join(
         State(S, z), State(a(4, m), a(4))
     ),
+    "shift: `state.S` must have shape (..., features, values), got (3,)": lambda: ri.state.shift(State(z, z), 1),
+    "scale: `state.z` must have shape (..., 3) (features), got (4,)": lambda: ri.state.scale(State(S, a(4)), 2),
+    "join: `a.S` must be finite, got nan or inf at feature 1, column 0": lambda: ri.state.join(
+        State(put(S, (1, 0), nan), z), State(S, z)
+    ),
+    "remove: leading axes (3,) of `both.z` must broadcast with (2,) of `both.S`": lambda: ri.state.remove(
+        State(a(2, d, m), a(3, d)), State(S, z)
+    ),
+    "relu: `x` must have shape (..., features), got ()": lambda: ri.feature_maps.relu(np.array(1.0)),
     "absorb: `k` must have shape (..., tokens, width), got (3,)": lambda: ri.state.absorb(State(S, z), a(d), v),
     "absorb: `v` must have shape (..., 5, values) to match `k`, got (4, 2)": lambda: ri.state.absorb(
         State(S, z), k, a(4, m)
@@ -399,7 +414,7 @@ TYPE_ERRORS: Table = {
     "Rope: `cos` has number system GF(7), `x` has ℚ; convert one of them explicitly": lambda: la(
         *Q, ri.Kernel(rope=Rope(ri.power_table(GF(7).convert([0]), GF(7).convert([1]))))
     ),
-    "0.5 is a float; ℚ takes Fraction(1, 2)": lambda: ri.state.scale(State(*Q[1:]), 0.5),
+    "0.5 is a float; ℚ takes Fraction(1, 2)": lambda: ri.state.scale(State(Q[1], None), 0.5),
     # What is not an array, a State, a Rope, a function
     "linear_attention: `q` must be an array (NumPy, torch, JAX, or of a refimpl system), got list": lambda: la(
         q.tolist(), k, v
@@ -417,6 +432,27 @@ TYPE_ERRORS: Table = {
     "linear_attention: `padding` must be a boolean array, got int64": lambda: la(q, k, v, padding=np.ones(n, int)),
     "linear_attention: `state` must be a State, got tuple": lambda: la(q, k, v, state=(S, z)),
     "linear_attention: `state` must be a State, got ndarray": lambda: la(q, k, v, state=S),
+    "join: `a.z` must be an array (NumPy, torch, JAX, or of a refimpl system), got int": lambda: ri.state.join(
+        State(S, 7), State(S, z)
+    ),
+    "scale: `state.S` must be an array (NumPy, torch, JAX, or of a refimpl system), got list": lambda: ri.state.scale(
+        State([[1.0]], None), 2
+    ),
+    "relu2: `x` must be real or complex floating, got int8; convert it explicitly": lambda: ri.feature_maps.relu2(
+        np.array([[20]], np.int8)
+    ),
+    "polynomial(2): `x` must be real or complex floating, got int64; convert it explicitly": lambda: (
+        ri.feature_maps.polynomial(2)(q.astype(int))
+    ),
+    "taylor2_pair: `scale` must be an integer, a float or an array, got '2'": lambda: ri.feature_maps.taylor2_pair("2")[
+        0
+    ](q),
+    masked("linear_attention", "k"): lambda: la(q, np.ma.masked_greater(k, 0), v),
+    masked("linear_attention", "padding"): lambda: la(q, k, v, padding=np.ma.masked_array(keep[0], keep[0])),
+    masked("transformer", "text"): lambda: model(np.ma.masked_equal([3, 1, 4], 1)),
+    masked("ℚ.convert", "values"): lambda: QQ.convert(np.ma.masked_equal([3, 1, 4], 1)),
+    masked("numpy float64.convert", "values"): lambda: F.convert(np.ma.masked_equal([3.0, 1.0], 1.0)),
+    masked("floats", "x"): lambda: ri.floats(np.ma.masked_equal([3.0, 1.0], 1.0)),
     "absorb: `state` must be a State, got tuple": lambda: ri.state.absorb((S, z), k, v),
     "join: `a` must be a State, got ndarray": lambda: ri.state.join(S, State(S, z)),
     "join: `b` must be a State, got tuple": lambda: ri.state.join(State(S, z), (S, z)),
@@ -461,7 +497,9 @@ TYPE_ERRORS: Table = {
     "scale: `strength` must be an integer, a float or an array, got 1j": lambda: ri.state.scale(
         State(a(d, m), a(d)), 1j
     ),
-    "scale: `strength` must be an integer, a Fraction or an array, got 1j": lambda: ri.state.scale(State(*Q[1:]), 1j),
+    "scale: `strength` must be an integer, a Fraction or an array, got 1j": lambda: ri.state.scale(
+        State(Q[1], None), 1j
+    ),
     "softmax_attention: `cache.keep` must be a boolean array, got NoneType": lambda: soft(
         q, k, v, cache=ri.KVCache(k, v, None, 5)
     ),
@@ -561,7 +599,23 @@ ZERO_DENOMINATORS: Table = {
 }
 
 
+large = State(np.full((d, m), 1e308), np.full(d, 1e308))
 NOT_FINITE: Table = {
+    # The algebra of states
+    "absorb: S overflows numpy float64: nan or inf at feature 0, column 0": lambda: ri.state.absorb(
+        large, np.full((n, d), 1e308), np.ones((n, m))
+    ),
+    "absorb: z overflows numpy float64: nan or inf at feature 0": lambda: ri.state.absorb(
+        large, np.full((n, d), 1e308), np.zeros((n, m))
+    ),
+    "join: S overflows numpy float64: nan or inf at feature 0, column 0": lambda: ri.state.join(large, large),
+    "remove: S overflows numpy float64: nan or inf at feature 0, column 0": lambda: ri.state.remove(
+        large, State(-large.S, large.z)
+    ),
+    "scale: S overflows numpy float64: nan or inf at feature 0, column 0": lambda: ri.state.scale(large, 10),
+    "shift: S overflows numpy float64: nan or inf at feature 1, column 0": lambda: ri.state.shift(
+        State(1.7 * large.S, z), 1, ri.Kernel(rope=Rope(table(2)))
+    ),
     "linear_attention: z overflows numpy float32: nan or inf at feature 0": lambda: la(
         np.zeros((2, 1), np.float32),
         np.full((2, 1), 3e38, np.float32),

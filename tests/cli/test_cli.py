@@ -74,7 +74,9 @@ def test_verify_prints_one_table_and_a_summary(capsys):
     assert "error/bound ≤ 0." in rows[2] and "; worst: " in rows[2] and "n=" in rows[2]
     assert reason == "n/a: kv_cache in Q: exp is not defined in ℚ; softmax attention needs a real system"
     redrawn = r"\d+ redrawn for a zero denominator or a vacuous bound"  # by chance, and the seeds contain the source
-    assert re.match(rf"3 of 3 checks hold, 0 fail: \d+ instances, (\d+ of \d+ rows vacuous, )?{redrawn}, seed 0, ", summary)
+    assert re.match(
+        rf"3 of 3 checks hold, 0 fail: \d+ instances, (\d+ of \d+ rows vacuous, )?{redrawn}, seed 0, ", summary
+    )
 
 
 def test_gf_says_what_it_is_worth(capsys):
@@ -82,7 +84,10 @@ def test_gf_says_what_it_is_worth(capsys):
         capsys, "verify", "quadratic_eq_sum", "--system", "GF(10007)", "--system", "GF(2305843009213693951)"
     )
     small, large = (row for row in computed(out) if row.startswith("quadratic_eq_sum"))
-    assert re.search(r"all values at \d+ of \d+ shapes, false with probability ≤ 2\^-6; the others equal at", small)
+    assert re.search(
+        r"all values at \d+ of \d+ shapes, false with probability ≤ 2\^-6; equal at these instances of the others",
+        small,
+    )
     assert "all values at these shapes, false with probability ≤ 2^-54; worst: n=" in large
 
 

@@ -33,7 +33,7 @@ from refimpl.cli import convert as cli_convert
 from refimpl.cli import doctor
 from refimpl.cli import generate as cli_generate
 from refimpl.cli.main import main
-from refimpl.cli.output import LONGEST, one_line, escape_controls, without_controls
+from refimpl.cli.output import LONGEST, escape_controls, one_line, without_controls
 from refimpl.files.disk import recording, replacing
 from refimpl.files.models import read_model
 from refimpl.files.safetensors import write_safetensors
@@ -236,7 +236,7 @@ def test_errors_that_are_expected_have_tracebacks_too(room, capsys, monkeypatch)
     assert run(capsys, *argv) == (2, "", line)
     monkeypatch.setenv("REFIMPL_TRACEBACK", "1")
     err = run(capsys, *argv)[2]
-    assert err.startswith("Traceback") and "in file_size" in err and err.endswith(line)
+    assert err.startswith("Traceback") and "in opened" in err and err.endswith(line)
 
 
 def test_out_of_memory(room, capsys, monkeypatch):

@@ -444,6 +444,10 @@ def test_where_the_bugs_were_planted_the_right_form_passes() -> None:
     [
         (("6", 1, 2), ValueError, "Rwkv: `version` must be one of 4, 5.1, 5.2, 7, got '6'"),
         (("4", 0, 2), ValueError, "Rwkv: `layers` must be an integer ≥ 1, got 0"),
+        (("4", 1, 0), ValueError, "Rwkv: `width` must be an integer ≥ 1, got 0"),
+        (("5.2", 1, 2, 0), ValueError, "Rwkv: `heads` must be an integer ≥ 1, got 0"),
+        (("4", 1, 2, 1, 0), ValueError, "Rwkv: `hidden` must be an integer ≥ 1, got 0"),
+        (("4", 1, 2, 1, 1, -1), ValueError, "Rwkv: `vocabulary` must be an integer ≥ 0, got -1"),
         (("5.2", 1, 3, 2), ValueError, "Rwkv: `heads` must divide width = 3, got 2"),
         (("4", 1, 4, 2), ValueError, "Rwkv: `heads` must be 1 in version 4, which has none, got 2"),
         (("7", 1, 4, 2, 1, 0, [1, 1, 1, 1]), TypeError, "Rwkv: `ranks` must be a tuple, got list"),

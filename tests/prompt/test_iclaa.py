@@ -854,11 +854,7 @@ BUGS = {
     "convert: seen as tokens and as a memory": ("convert", both_ways, ("cache_conversion",)),
     "convert: the prompt forgotten": ("convert", cached(nothing), ("cache_conversion",)),
     "convert: keys of the other sign": ("convert", cached(negative), ("cache_conversion",)),
-    "convert: a strength is not used": (
-        "convert",
-        lambda *a, strength, **o: ri.convert(*a, **o),
-        ("iclaa_strength",),
-    ),
+    "convert: a strength is not used": ("convert", lambda *a, strength, **o: ri.convert(*a, **o), ("iclaa_strength",)),
     "convert: the first prompt counts as the second does, too": ("convert", one_strength, ("iclaa_strength",)),
     "convert: two memories of one draw": ("convert", side_by_side, ("iclaa_strength",)),
     "transformer: the memories are forgotten": (
