@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
     add_backend_arguments(parser, None, "check the floats of torch, jax, cupy or numpy instead")
     add("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
-    add("--jobs", type=int, default=1, metavar="N", help="check in N processes, each with one BLAS thread (default: 1)")
+    jobs = "check in N processes, each with one BLAS thread (default: one a core for all theorems, else 1)"
+    add("--jobs", type=int, metavar="N", help=jobs)
     add("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
     add_limit(parser)
 
@@ -86,11 +87,13 @@ def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, li
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
         how = {"full": options.full, "draws": draws, "progress": progress()}
-        if options.jobs == 1:
+        few = options.names or options.system or options.backend  # not worth starting processes
+        jobs = options.jobs if options.jobs is not None else 1 if few else available_cores()
+        if jobs == 1:
             return registry.verify(options.names, systems, **how), draws, []
         with naming_flags(jobs="--jobs"):
-            return verify_in_processes(options.jobs, options.names, systems, **how), draws, []
-    if options.names or options.system or options.backend or options.full or options.seed or options.jobs != 1:
+            return verify_in_processes(jobs, options.names, systems, **how), draws, []
+    if options.names or options.system or options.backend or options.full or options.seed or options.jobs:
         raise ValueError("--replay goes alone, or with --json: the certificate says what to check")
     with naming_flags(limit="--limit"):
         with budget("verify", options.limit):
@@ -98,6 +101,11 @@ def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, li
         with located(f"--replay: {options.replay}"):
             results, differences = replay(data, progress(), limit=options.limit)
     return results, Draws(data["seed"], data["source"]), differences
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def write_failure(result: Result, draws: Draws) -> str:

@@ -229,7 +229,10 @@ def attention_formula(
     transpose = xp.matrix_transpose
 
     def turn(x: Any, where: str) -> Any:
-        return rotated(x, *turns, case.rope[0]) if placement == where and case.rope else x
+        if placement != where or not case.rope:
+            return x
+        cos, sin = turns
+        return rotated(x, cos, sin, case.rope[0])
 
     q, k = turn(q, "before"), turn(k, "before")
     if case.phi == "softmax":
@@ -341,7 +344,7 @@ def generation(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides
 def draw_padding(case: Case, numbers: Numbers, like: Array) -> tuple[list[int], Any]:
     """The tokens that count, and the mask that says so, in the library of `like`."""
     rows = [bool(i) for i in numbers.integers(0, 3, case.n)]
-    mask = np.array(rows, dtype=bool)
+    mask: Any = np.array(rows, dtype=bool)
     if not isinstance(like, SystemArray):
         mask = array_namespace(like).asarray(mask, device=device(like))
     return [t for t, keep in enumerate(rows) if keep], mask
