@@ -67,10 +67,12 @@ def test_an_enclosure_is_twice_the_radius(shape):
 
 
 def test_the_least_certain_instance_has_the_largest_chance():
-    chances = (Fraction(1, 5), Fraction(0), None, Fraction(1, 3), Fraction(0))
-    found = Tally(tuple(Instance(str(c), chance=c) for c in chances)).least_certain
-    assert found is not None and found.case == "1/3"
-    assert Tally((Instance("x"),)).least_certain is None
+    """Of those that compared something, and whose chance is at most ½."""
+    chances = (Fraction(1, 5), Fraction(0), None, Fraction(1, 2), Fraction(0), Fraction(51, 100))
+    tally = Tally(tuple(Instance(str(c), (Finding("o", compared=1),), chance=c) for c in chances))
+    assert tally.least_certain is not None and tally.least_certain.case == "1/2"
+    assert [i.case for i in tally.tested] == ["1/5", "0", "1/2", "0"]
+    assert Tally((Instance("x", chance=Fraction(0)),)).least_certain is None
 
 
 def test_a_probability_in_words():
