@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
     add_backend_arguments(parser, None, "check the floats of torch, jax, cupy or numpy instead")
     add("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
-    add("--jobs", type=int, default=1, metavar="N", help="check in N processes: the same results, sooner (default: 1)")
+    add("--jobs", type=int, default=1, metavar="N", help="check in N processes, each with one BLAS thread (default: 1)")
     add("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
     add_limit(parser)
 

@@ -210,7 +210,7 @@ def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterat
         n = max(text.shape[-1 - len(columns)], 1)
         step = piece_length(n, chunk, mask)
         for first in range(0, n, step):
-            yield text[(..., slice(first, first + step), *columns)]
+            yield text if step >= n else text[(..., slice(first, min(first + step, n)), *columns)]
 
 
 def piece_length(n: int, chunk: int | None, mask: str) -> int:

@@ -28,7 +28,7 @@ from .cases import FeatureCase, Shape, case_from_json
 from .check import Draws, check, minimal, source
 from .formal import PRINTED, PROVED
 from .implementation import REFIMPL, Implementation
-from .registry import THEOREMS
+from .registry import THEOREMS, fast, usual_cases
 from .theorem import Numbers, Result, Theorem
 from .theorems.features import MAPS
 
@@ -191,10 +191,12 @@ def spend_on_rows(rows: Sequence[Row], seed: int) -> None:
     labels = dict.fromkeys(row.system.label for row in rows if digits(row.system) <= MANY_DIGITS)
     usual, free = [*labels][:MANY_SYSTEMS], dict[tuple[str, str], Counter[Shape]]()
     own = functools.cache(lambda name: (*THEOREMS[name].cases, *THEOREMS[name].more(seed)))
+    long = functools.cache(lambda name: usual_cases(THEOREMS[name], seed, full=True))
     for _, theorem, numbers, cases in rows:
         key = theorem.name, numbers.label
         if key not in free:
-            free[key] = Counter(own(theorem.name) if numbers.label in usual else ())
+            known = (*own(theorem.name), *(long(theorem.name) if fast(numbers) else ()))
+            free[key] = Counter(known if numbers.label in usual else ())
         for case in cases:
             free[key][case] -= 1
             if free[key][case] < 0:

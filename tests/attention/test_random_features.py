@@ -501,7 +501,8 @@ def test_blocks_need_no_lapack(monkeypatch):
 @pytest.mark.parametrize("theorem", IDENTITIES, ids=lambda t: t.name)
 def test_theorems(theorem, system):
     result = check(theorem, system, theorem.cases)
-    assert result.verdict in ("WITHIN BOUND", "ENCLOSED") and result.instances == len(theorem.cases), result
+    compared = sum(case.M + case.n > 0 for case in theorem.cases)  # of no token there is nothing to compare
+    assert result.verdict in ("WITHIN BOUND", "ENCLOSED") and result.instances == compared > 0, result
     assert all(case.valid() for case in theorem.cases + theorem.more(0))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -251,6 +253,25 @@ def test_a_cache_with_an_overflow_written_in_place_is_refused():
     cache = ri.KVCache(k, np.ones((4, 2)), np.ones((1, 4), bool), 4)
     with says(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 3, column 0"):
         ri.softmax_attention(*[np.ones((1, 2))] * 3, cache=cache)
+
+
+def test_a_cache_read_in_another_dtype_is_checked_anew():
+    """Half of the bits of a float64 may be a nan of float32."""
+    nan = np.frombuffer(np.array([np.nan, 1], np.float32).tobytes())  # a finite float64
+    k = append_rows(np.ones((0, 1)), nan[None], ()).view(np.float32)
+    cache = ri.KVCache(k, np.ones((1, 2), np.float32), np.ones((1, 1), bool), 1)
+    with says(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 0, column 0"):
+        ri.softmax_attention(*[np.ones((1, 2), np.float32)] * 3, cache=cache)
+
+
+def test_what_is_read_from_a_cache_is_a_plain_array():
+    """Its class, its copies and what is saved of it have nothing of the room behind it."""
+    _, cache = read(None, 0, 5)
+    made = (cache.k, cache.k + 1, cache.k[0], cache.k.copy(), copy.deepcopy(cache).k, np.asanyarray(cache.k))
+    assert all(type(x) is np.ndarray for x in made)
+    saved = io.BytesIO()
+    np.save(saved, cache.k)
+    assert len(saved.getvalue()) < cache.k.nbytes + 256
 
 
 @pytest.mark.parametrize("mask", ["causal", "full"])

@@ -17,7 +17,6 @@ import struct
 import time
 import traceback
 import warnings
-from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -28,6 +27,7 @@ import numpy as np
 
 import refimpl as ri
 from refimpl import GF, Compression, Config, Float, Rotary
+from refimpl.cli.main import parser
 from refimpl.cli.prompt import read_prompt
 from refimpl.cli.verify import check_theorems
 from refimpl.files import checkpoint
@@ -636,8 +636,7 @@ def prompt(path: Path, model: ri.Model) -> None:
 
 
 def replayed(path: Path) -> None:
-    options = Namespace(replay=str(path), names=(), system=None, backend=None, full=False, seed=0, limit=1)
-    check_theorems(options)
+    check_theorems(parser("verify").parse_args(["verify", "--replay", str(path)]))
 
 
 # Running

@@ -105,9 +105,13 @@ def switch_among_constants(frame: Any, event: str, argument: Any) -> Any:
     return None
 
 
+ONE_AT_A_TIME = threading.Lock()  # Python 3.11 refuses a trace function while another is installed
+
+
 def traced(job: Callable[[], Any]) -> Callable[[], Any]:
     def run() -> Any:
-        sys.settrace(switch_among_constants)
+        with ONE_AT_A_TIME:
+            sys.settrace(switch_among_constants)
         return job()
 
     return run

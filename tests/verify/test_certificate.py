@@ -42,6 +42,7 @@ def test_it_says_all_that_was_done(made):
     assert len(data["source"]) == 64 and data["versions"]["numpy"] and data["versions"]["machine"]
     row = entry(data, "quadratic_eq_sum", "GF(10007)")
     assert row["verdict"] == "EXACT" and 0 < row["probability"] < 1 and row["degree"] > 10 and row["seconds"] > 0
+    assert "shapes, false with probability ≤ 2^-" in row["evidence"]
     assert len(row["shapes"]) == len(row["cases"]) == row["instances"] and row["shapes"][0].startswith("n=0 d=3")
     assert row["inputs"] != row["outputs"] and len(row["inputs"]) == 16
     assert entry(data, "quadratic_eq_sum", "float64")["error"] < entry(data, "quadratic_eq_sum", "float64")["bound"]
@@ -185,7 +186,7 @@ def test_a_failure_does_not_take_the_place_of_a_folder(monkeypatch, tmp_path, ca
     monkeypatch.chdir(tmp_path)
     use_implementation(monkeypatch, BROKEN)
     (tmp_path / "refimpl-failure-recurrent_eq_sum-Q.json").mkdir()
-    assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 2
+    assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 1  # the check fails, whatever can be written
     words = "cannot write refimpl-failure-recurrent_eq_sum-Q.json: not a regular file"
     assert capsys.readouterr().err == f"refimpl: verify: {words}\n"
 

@@ -514,7 +514,7 @@ def test_other_libraries(library):
 
 def test_a_prime_too_small_for_the_degree_claims_no_more_than_its_instances():
     small, large = (verify(["rope_relative"], [ri.GF(p)])[0] for p in (1009, 2**61 - 1))
-    assert (small.probability, small.evidence) == (1, "equal at these instances")
+    assert (small.probability, small.evidence) == (None, "equal at these instances")
     assert (
         large.degree > 1009
         and large.probability < 2**-45
@@ -539,8 +539,8 @@ def test_a_false_identity_of_low_degree_is_seen_and_one_that_holds_at_random_is_
     result = check(Theorem("t", "s.", "a", "b", frobenius), ri.GF(7), [Case(1, 1, 1)])
     assert (result.verdict, result.degree, result.probability, result.evidence) == (
         "EXACT",
-        7,
-        1,
+        None,
+        None,
         "equal at these instances",
     )
     assert check(Theorem("t", "s.", "a", "b", frobenius), ri.GF(2**61 - 1), [Case(1, 1, 1)]).verdict == "FAIL"

@@ -350,7 +350,7 @@ def draw_padding(case: Case, numbers: Numbers, like: Array, first: bool = False)
     return [t for t, keep in enumerate(rows) if keep], mask
 
 
-def take(x: Any, kept: list[int]) -> Any:
+def select(x: Any, kept: list[int]) -> Any:
     """These tokens of x."""
     return tokens(x[..., :0, :], *(x[..., t : t + 1, :] for t in kept))
 
@@ -363,7 +363,7 @@ def zeroed(x: Any, kept: list[int]) -> Any:
 def nothing_at_padded(name: str, o: Any, kept: list[int]) -> Sides:
     """1 + o = 1 at all other tokens; a relative bound on 0 would say nothing."""
     if len(kept) < o.shape[-2]:
-        rest = 1 + take(o, [t for t in range(o.shape[-2]) if t not in kept])
+        rest = 1 + select(o, [t for t in range(o.shape[-2]) if t not in kept])
         yield f"{name}1 + o of padded tokens", rest, array_namespace(o).ones_like(rest)
 
 
@@ -377,13 +377,13 @@ def padding(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     kept, mask = draw_padding(case, numbers, q, first=case.phi == "identity" and case.start is None)
     if case.phi == "identity":
         want, end = impl.linear_attention(q, zeroed(k, kept), v, **options)
-        want = take(want, kept)
+        want = select(want, kept)
     else:
-        want, end = impl.linear_attention(*(take(x, kept) for x in (q, k, v)), **options)
+        want, end = impl.linear_attention(*(select(x, kept) for x in (q, k, v)), **options)
     end = State(end.S, end.z, case.position + case.n)
     for name, form in linear_forms(case, impl).items():
         o, after = form(q, k, v, **options, padding=mask)
-        yield f"{name}: o", take(o, kept), want
+        yield f"{name}: o", select(o, kept), want
         yield from nothing_at_padded(f"{name}: ", o, kept)
         yield from states(f"{name}:", after, end)
     start = options.get("state") or no_text(v, feature_count(case), case.m, lead=case.heads[1], position=case.position)
@@ -394,13 +394,13 @@ def softmax_padding(case: Case, numbers: Numbers, impl: Implementation) -> Sides
     """In softmax attention padded tokens count for nothing, in the text and in the KV cache."""
     q, k, v = problem(case, numbers)[0]
     kept, mask = draw_padding(case, numbers, q)
-    want, _ = impl.softmax_attention(*(take(x, kept) for x in (q, k, v)))
+    want, _ = impl.softmax_attention(*(select(x, kept) for x in (q, k, v)))
     for name, form in (("sum", impl.softmax_attention), ("shifted", impl.softmax_attention_shifted)):
         for t in (0, case.n // 2):
             first, cache = form(*(x[..., :t, :] for x in (q, k, v)), padding=mask[:t])
             rest, _ = form(*(x[..., t:, :] for x in (q, k, v)), padding=mask[t:], cache=cache)
             o = tokens(first, rest)
-            yield f"{name}, split at {t}: o", take(o, kept), want
+            yield f"{name}, split at {t}: o", select(o, kept), want
             yield from nothing_at_padded(f"{name}, split at {t}: ", o, kept)
 
 
