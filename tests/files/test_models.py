@@ -275,7 +275,7 @@ def silu(x):
 
 
 def llama_logits(w, ids, heads, groups, epsilon, theta):
-    """modeling_llama.py: the two halves of a head are rotated, keys are repeated for their heads."""
+    """modeling_llama.py: halves of a head are rotated, keys are repeated for their heads."""
     w = {name: x.astype(np.float64) for name, x in w.items()}
     x, layers = w["model.embed_tokens.weight"][ids], sum(name.endswith("input_layernorm.weight") for name in w)
     d = len(w["model.layers.0.self_attn.q_proj.weight"]) // heads
@@ -316,7 +316,7 @@ def test_llama_is_its_transcription(written, config, groups, epsilon, theta):
 
 
 def test_llama2c_is_its_transcription(written):
-    """run.c: pairs of neighbours are rotated, σ is applied to w1, and the arrays are in this order."""
+    """run.c: neighbours are rotated, σ is applied to w1, the arrays are in this order."""
     dim, hidden, layers, heads, groups, vocabulary, context = 8, 6, 2, 2, 1, 5, 7
     d, kv, ids = dim // heads, groups * dim // heads, [3, 1, 4, 1, 0, 2]
     shapes = {"embedding": (vocabulary, dim), "att": (layers, dim), "wq": (layers, dim, dim), "wk": (layers, kv, dim)}

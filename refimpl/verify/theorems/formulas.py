@@ -170,13 +170,13 @@ def turns_of(model: Model, at: range, numbers: Numbers, width: int) -> tuple[Any
 # Norms, MLPs, layers
 
 
-def norm_formula(kind: str, x: Array, gain: Any = 1, offset: Any = 0) -> Any:
+def norm_formula(kind: str, x: Array, gain: Any = 1, offset: Any = 0, epsilon: Fraction = EPSILON) -> Any:
     """(x − mean) / √(variance + ε), variance = mean(x²) − mean²; rms: without the mean"""
     xp, width = array_namespace(x), x.shape[-1]
     if kind == "none":
         return x
     mean = total(columns(x)) / width if kind.startswith("layer") else 0 * x[..., :1]
-    u = total([y * y for y in columns(x)]) / width - mean * mean + constant(x, EPSILON)
+    u = total([y * y for y in columns(x)]) / width - mean * mean + constant(x, epsilon)
     scale = 2 / (1 + u) if kind.endswith("rational") else 1 / xp.sqrt(u)
     return (x - mean) * scale * gain + offset
 
