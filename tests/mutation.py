@@ -81,7 +81,8 @@ TESTS = {
     "systems/modular.py": "systems/test_finite_field.py",
     "systems/multiprecision.py": "systems/test_real_systems.py systems/test_systems.py systems/test_slices.py",
     "systems/rational.py": "systems/test_systems.py systems/test_slices.py",
-    "systems/rounded.py": "systems/test_analyses.py systems/test_systems.py systems/test_long_sums.py verify/test_bounds.py",
+    "systems/rounded.py": "systems/test_analyses.py systems/test_systems.py systems/test_long_sums.py "
+    "verify/test_bounds.py",
     "systems/running_error.py": "systems/test_analyses.py verify/test_bounds.py systems/test_ulps.py",
     "systems/slices.py": "systems/test_slices.py",
     "verify/check.py": "verify/test_ways.py verify/test_verify.py",
@@ -251,7 +252,7 @@ class NoShrinking:
 
 
 def run_task(task: Task, folder: Path) -> None:
-    """Run the tests of one task in this process, in a copy of the project; exit with pytest's status."""
+    """Run the tests of one task here, in a copy of the project; exit with pytest's status."""
     os.setsid()
     os.chdir(folder)
     sys.path.insert(0, str(folder))

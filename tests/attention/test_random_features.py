@@ -585,7 +585,7 @@ def test_theorems_reject_planted_bugs(planted):
 
 
 def test_directions_are_charged_for(monkeypatch):
-    """24 bytes and 10 operations a number, and 4 d more where blocks of d rows are made orthogonal."""
+    """24 bytes and 10 operations a number, and 4 d more where d rows are made orthogonal."""
     charged = []
     module = "refimpl.attention.random_features"
     monkeypatch.setattr(f"{module}.spend", lambda what, **costs: charged.append((what, costs)))

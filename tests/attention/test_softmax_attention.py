@@ -203,6 +203,21 @@ def read(cache, seed, n=1):
     return ri.softmax_attention_shifted(*(Float().random((2, n, 16), seed + i) for i in range(3)), cache=cache)
 
 
+def test_a_text_of_more_than_a_thousand_tokens():
+    """Its last tokens see its first ones, in both forms."""
+    q, k, v = (Float().random((1030, 2), seed) for seed in range(3))
+    by_sum, shifted = (form(q, k, v)[0] for form in FORMS)
+    assert np.allclose(by_sum, shifted, rtol=0, atol=1e-13)
+
+
+def test_hidden_keys_beside_scores_far_below_zero():
+    """The stand-in for a score that is not seen is one that is, so nothing vanishes."""
+    one, v = np.ones((2, 1)), np.array([[5.0], [3.0]])
+    _, cache = ri.softmax_attention_shifted(one, one, v, padding=np.array([False, True]))
+    o, _ = ri.softmax_attention_shifted(-3000 * one[:1], one[:1], v[:1], cache=cache, scale=1)
+    assert o.tolist() == [[4.0]]
+
+
 def test_a_cache_is_not_copied_for_each_token():
     _, cache = read(None, 0, 4000)
     for seed in range(3, 6):

@@ -932,3 +932,39 @@ def test_theorems_need_a_real_system():
     for theorem in iclaa.THEOREMS:
         result = check(theorem, QQ, theorem.cases)
         assert result.verdict == "N/A" and "needs a real system" in result.evidence
+
+
+# Long prompts, and prompts behind each other
+
+LLAMA = Config(layers=1, width=4, heads=2, groups=1, d=2, m=2, phi="softmax", rope=Rotary(2, placement="before"))
+LLAMA = replace(LLAMA, vocabulary=7, norm="rms")
+
+
+def test_the_cache_of_a_long_prompt():
+    model, prompt, text = ri.random_model(F, LLAMA, seed=0), [i * i % 7 for i in range(1030)], [3, 1]
+    want = model(prompt + text)[1030:, :]
+    assert np.allclose(convert(model, prompt)(text), want, rtol=0, atol=1e-12)
+
+
+def test_a_memory_behind_a_cache():
+    """Older tokens stay when a later prompt becomes a memory."""
+    model, prompt, text = ri.random_model(F, LLAMA, seed=1), [3, 1, 4, 1, 5], [2, 6]
+    both = convert(convert(model, prompt[:3]), prompt[3:], by=Compression("cache"))
+    assert both.biases[0].k.shape[-2] == 3 and both.biases[0].memories[0].S.shape[-2] == 2
+    assert np.allclose(both(text), model(prompt + text)[5:, :], rtol=0, atol=1e-12)
+
+
+def test_expected_queries_are_those_of_the_prompt_where_the_input_begins():
+    """In pieces or not; where positions go on, they are rotated as far as the input will be."""
+    model, prompt = ri.random_model(F, LLAMA, seed=2), [3, 1, 4, 1, 5]
+    seen = []
+
+    def keep(y, v, x, layer):
+        seen.append(x)
+        return Memory(Points(y), v)
+
+    for options in ({}, {"chunk": 2}, {"restart": False}):
+        convert(model, prompt, by=keep, **options)
+    restarted, in_pieces, going_on = seen
+    assert restarted.shape == (1, 2, 5, 2) and np.allclose(in_pieces, restarted, rtol=0, atol=1e-14)
+    assert np.allclose(going_on, model.kernel.rope(restarted, [5] * 5), rtol=0, atol=1e-14)

@@ -15,7 +15,7 @@ from refimpl.verify import check as checking
 from refimpl.verify.cases import Case
 from refimpl.verify.check import Draws, check
 from refimpl.verify.implementation import REFIMPL
-from refimpl.verify.registry import THEOREMS, default_systems, verify
+from refimpl.verify.registry import THEOREMS, default_systems, tasks, usual_cases, verify
 from refimpl.verify.report import summary
 from refimpl.verify.theorem import Different, Numbers, Theorem
 from refimpl.verify.theorems.identities import CASES, more_cases
@@ -55,6 +55,20 @@ def test_every_theorem_holds_wherever_it_can_be_checked():
     assert len(certain) >= 30 and all(
         0 <= r.probability < 2**-40 and "all values at these shapes" in r.evidence for r in certain
     )
+
+
+USUAL = {name: theorem for name, theorem in THEOREMS.items() if theorem.usual and not theorem.only}
+
+
+@pytest.mark.parametrize("theorem", USUAL.values(), ids=USUAL)
+def test_every_theorem_holds_at_shapes_that_people_use(theorem):
+    """As in a quick run of the default seed: one shape of each group, where that is fast."""
+    usual, results = usual_cases(theorem, 0, False), []
+    for task in tasks([theorem.name], None, full=False, seed=0):
+        if cases := [case for case in task.cases if case in usual]:
+            results.append(check(theorem, task.system, cases))
+    assert usual and sum(r.instances for r in results) >= 1
+    assert {r.verdict for r in results} <= HOLDS, results
 
 
 def test_why_not():

@@ -170,13 +170,13 @@ def turns_of(model: Model, at: range, numbers: Numbers, width: int) -> tuple[Any
 # Norms, MLPs, layers
 
 
-def norm_formula(kind: str, x: Array, gain: Any = 1, offset: Any = 0) -> Any:
+def norm_formula(kind: str, x: Array, gain: Any = 1, offset: Any = 0, epsilon: Fraction = EPSILON) -> Any:
     """(x − mean) / √(variance + ε), variance = mean(x²) − mean²; rms: without the mean"""
     xp, width = array_namespace(x), x.shape[-1]
     if kind == "none":
         return x
     mean = total(columns(x)) / width if kind.startswith("layer") else 0 * x[..., :1]
-    u = total([y * y for y in columns(x)]) / width - mean * mean + constant(x, EPSILON)
+    u = total([y * y for y in columns(x)]) / width - mean * mean + constant(x, epsilon)
     scale = 2 / (1 + u) if kind.endswith("rational") else 1 / xp.sqrt(u)
     return (x - mean) * scale * gain + offset
 
@@ -341,9 +341,12 @@ def generation(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides
     yield "logit of the id", chosen[:, None], xp.max(last, axis=-1, keepdims=True)
 
 
-def draw_padding(case: Case, numbers: Numbers, like: Array) -> tuple[list[int], Any]:
-    """The tokens that count, and the mask that says so, in the library of `like`."""
-    rows = [bool(i) for i in numbers.integers(0, 3, case.n)]
+def draw_padding(case: Case, numbers: Numbers, like: Array, first: bool = False) -> tuple[list[int], Any]:
+    """The tokens that count, and the mask that says so, in the library of `like`.
+
+    first : whether the first token must count
+    """
+    rows = [bool(i) or (first and t == 0) for t, i in enumerate(numbers.integers(0, 3, case.n))]
     mask: Any = np.array(rows, dtype=bool)
     if not isinstance(like, SystemArray):
         mask = array_namespace(like).asarray(mask, device=device(like))
@@ -373,7 +376,8 @@ def padding(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     For φ = identity the right side gives them the key 0; for other maps it leaves them out.
     """
     (q, k, v), options = problem(case, numbers)
-    kept, mask = draw_padding(case, numbers, q)
+    # Without a past, the right side must see a key even where the token itself is padded.
+    kept, mask = draw_padding(case, numbers, q, first=case.phi == "identity" and case.start is None)
     if case.phi == "identity":
         want, end = impl.linear_attention(q, zeroed(k, kept), v, **options)
         want = select(want, kept)
