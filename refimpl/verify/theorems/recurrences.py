@@ -103,7 +103,7 @@ def rwkv_state(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> S
         yield f"layer {i}: position", a.position, b.position
 
 
-def sigmoid(x: Any) -> Any:
+def logistic(x: Any) -> Any:
     return 1 / (1 + array_namespace(x).exp(-x))
 
 
@@ -116,15 +116,15 @@ def time_mixing(case: RecurrentCase, w: dict[str, Any], x: dict[str, Any], past:
         o = (past.get("num", 0) + own * v) / (past.get("den", 0) + own)
         past["num"] = decay * past.get("num", 0) + xp.exp(k) * v
         past["den"] = decay * past.get("den", 0) + xp.exp(k)
-        return (sigmoid(r) * o) @ w["W_O"]
+        return (logistic(r) * o) @ w["W_O"]
     decay, bonus = w["decay"], w["bonus"]
     if version == "7":
         low = xp.tanh(x["W"] @ w["W_decay_1"]) @ w["W_decay_2"]
-        decay = xp.exp(-constant(r, Fraction(606531, 10**6)) * sigmoid(decay + low))
-        rate = sigmoid(w["rate"] + x["A"] @ w["W_rate_1"] @ w["W_rate_2"])
+        decay = xp.exp(-constant(r, Fraction(606531, 10**6)) * logistic(decay + low))
+        rate = logistic(w["rate"] + x["A"] @ w["W_rate_1"] @ w["W_rate_2"])
         removed, k = k * w["removal"], k * (1 + (rate - 1) * w["replacement"])
         if "blend" in w:
-            v = v + (past["first"] - v) * sigmoid(w["blend"] + x["V"] @ w["W_blend_1"] @ w["W_blend_2"])
+            v = v + (past["first"] - v) * logistic(w["blend"] + x["V"] @ w["W_blend_1"] @ w["W_blend_2"])
         past["first"] = v
     epsilon, outputs = Fraction(64 if version == "7" else 1, 10**5), []
     for h in range(heads):
@@ -143,8 +143,8 @@ def time_mixing(case: RecurrentCase, w: dict[str, Any], x: dict[str, Any], past:
     o = xp.concat(outputs, axis=-1)
     if version == "5.2":
         gate = x["G"] @ w["W_G"]
-        o = o * gate * sigmoid(gate)
-    return (o * (sigmoid(x["G"] @ w["W_G_1"]) @ w["W_G_2"]) if version == "7" else o) @ w["W_O"]
+        o = o * gate * logistic(gate)
+    return (o * (logistic(x["G"] @ w["W_G_1"]) @ w["W_G_2"]) if version == "7" else o) @ w["W_O"]
 
 
 def rwkv_formula(case: RecurrentCase, numbers: Numbers, impl: Implementation) -> Sides:
@@ -170,7 +170,7 @@ def rwkv_formula(case: RecurrentCase, numbers: Numbers, impl: Implementation) ->
             first = first or dict(past)
             y, before = norm_formula("layer", x, w["gain_2"], w["offset_2"]), past.get("channel", 0 * x)
             hidden = positive_part(mixed(y, before, "up") @ w["W_up"]) ** 2 @ w["W_down"]
-            x = x + (hidden if case.version == "7" else sigmoid(mixed(y, before, "gate") @ w["W_gate"]) * hidden)
+            x = x + (hidden if case.version == "7" else logistic(mixed(y, before, "gate") @ w["W_gate"]) * hidden)
             past["channel"] = y
         x = norm_formula("layer", x, own["gain"], own["offset"])
         outputs.append(x @ own["unembedding"] if case.vocabulary else x)

@@ -61,7 +61,7 @@ def mistakes_are_seen(case: Case, numbers: Numbers, impl: Implementation) -> Ite
             verdicts = [check(FORMS[name], system, [each], draws, form).verdict for form in (impl, broken)]
             yield f"{name} at {each}: right and wrong are told apart", int(verdicts == ["EXACT", "FAIL"]), 1
     yield Different("two draws", numbers.draw(2, 2), numbers.draw(2, 2))
-    for name, sides, verdict in (("nothing", nothing, "NOT RUN"), ("an exception", failing, "FAIL")):
+    for name, sides, verdict in (("nothing", nothing, "NOT RUN"), ("an exception", raising, "FAIL")):
         yield name, int(check(theorem_of(sides), numbers.system, [case], draws).verdict == verdict), 1
     for system, bits in ((Float(), 53), (Float("numpy", "float32"), 24), (MP(50), MP(50).ctx.prec)):
         for name, ulps in (("product", 5), ("exp", 45)):
@@ -81,7 +81,7 @@ def nothing(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     yield "nothing", numbers.draw(0, 2), numbers.draw(0, 2)
 
 
-def failing(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
+def raising(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     raise RuntimeError("planted")
     yield
 
