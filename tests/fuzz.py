@@ -1,6 +1,9 @@
-"""Fuzz every file format: python tests/fuzz.py --cases 100000 [--jobs 2] [--seed 0] [--only NAME]
+"""Fuzz every file format, certificates and the command line.
 
-The exit status is 1 if some case was wrong. Case K of a kind is repeated by --only NAME --case K.
+    python tests/fuzz.py --cases 100000 [--jobs 2] [--seed 0] [--only NAME]
+
+A case is wrong if it ends in an exception that is not ours, or takes more than 2 s or 1 GB; then
+the exit status is 1. Case K of a kind of file is repeated by --only NAME --case K.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.cli import test_cli_fuzz
 from tests.helpers import fuzz
 
 MEMORY = Path("/dev/shm")  # files in memory, where there is such a place
+COMMANDS = "command line"
 
 
 def work(task: tuple[int, int, int, int, str]) -> dict[str, fuzz.Tally]:
@@ -26,6 +31,8 @@ def work(task: tuple[int, int, int, int, str]) -> dict[str, fuzz.Tally]:
         folder = Path(room)
         found = {name: kind for name, kind in fuzz.kinds(folder).items() if only in name}
         shares = {name: fuzz.fraction_of_cases(name) for name in found}
+        if only in COMMANDS:
+            shares[COMMANDS] = 5 * fuzz.fraction_of_cases(COMMANDS)
         tallies = {name: fuzz.Tally() for name in found}
         for name, kind in found.items():
             count = -int(-cases * shares[name] // sum(shares.values()))
@@ -34,6 +41,9 @@ def work(task: tuple[int, int, int, int, str]) -> dict[str, fuzz.Tally]:
                 tallies[name].add(fuzz.run_case(kind, name, number, seed, folder / "case"))
             for file in kind.files:
                 (folder / "case" / file).unlink()
+    if COMMANDS in shares:
+        count = -int(-cases * shares[COMMANDS] // sum(shares.values()))
+        tallies[COMMANDS] = test_cli_fuzz.tally(-(-count // jobs), seed * jobs + part)
     return tallies
 
 

@@ -48,6 +48,9 @@ NAMED_TWICE = {
     "digits": "exact products on BLAS: the cut",
     "join": "the algebra: of states and of memories",
     "dual_form": "a function and the theorem about it",
+    "elu_plus_one": "a feature map, and its formula in a theorem",
+    "dpfp": "a feature map, and its formula in a theorem",
+    "polynomial": "a feature map, and its formula in a theorem",
     # different things, to be named apart
     "Probe": "the arguments of an exact probe; the way of checking by probes",
     "certificate": "a bound of a memory by landmarks; the file that verify writes",

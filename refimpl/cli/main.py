@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..packages import __version__
-from .output import TRACEBACK, Outcome, complain, one_line, printable, say, standard_streams
+from .output import TRACEBACK, Outcome, complain, escape_controls, one_line, say, standard_streams
 
 # command: its help. Its module has add_arguments(parser) and run(options) -> Outcome.
 COMMANDS = {
@@ -69,7 +69,7 @@ def run(argv: Sequence[str]) -> Outcome:
 def print_text(text: str) -> list[Exception]:
     """Print the text of an outcome, and return what kept it from being written."""
     try:
-        say(printable(text), end="\n" if text else "")  # without text too: argparse does not flush
+        say(escape_controls(text), end="\n" if text else "")  # without text too: argparse does not flush
     except BrokenPipeError:  # e.g. by head, which has seen enough
         return []
     except OSError as error:

@@ -133,7 +133,7 @@ def complain(error: object) -> None:
         if _shown:
             progress()("")
         if os.environ.get(TRACEBACK) and isinstance(error, BaseException):
-            sys.stderr.write(printable("".join(traceback.format_exception(error))))
+            sys.stderr.write(escape_controls("".join(traceback.format_exception(error))))
         sys.stderr.write(f"refimpl: {one_line(str(error))}\n")
         sys.stderr.flush()
     except OSError:
@@ -151,7 +151,7 @@ def progress() -> Callable[[str], None]:
     def show(line: str) -> None:
         global _shown
         _shown = bool(line)
-        line = one_line(line)[: columns(sys.stderr) - 1]  # of a longer one, a part would stay
+        line = one_line(line)[: terminal_width(sys.stderr) - 1]  # of a longer one, a part would stay
         try:
             print(f"\r\x1b[K{line}", end="\r", file=sys.stderr, flush=True)
         except OSError:  # the terminal is gone: no reason to stop the work
@@ -160,7 +160,7 @@ def progress() -> Callable[[str], None]:
     return show
 
 
-def columns(stream: TextIO) -> int:
+def terminal_width(stream: TextIO) -> int:
     """The width of a terminal; 80 if it does not say."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
@@ -171,7 +171,7 @@ def columns(stream: TextIO) -> int:
 # Text that came from files, and may hold anything
 
 
-def printable(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Text in lines. All that a terminal might obey or hide becomes an escape, as in repr."""
     return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else repr(c[0])[1:-1], text)
 
@@ -183,6 +183,6 @@ def without_controls(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Text as one line of at most LONGEST characters: the middle of a longer one is left out."""
-    line = printable(text).replace("\n", "\\n")
+    line = escape_controls(text).replace("\n", "\\n")
     half = (LONGEST - 3) // 2
     return line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}"

@@ -16,7 +16,7 @@ from ..files.disk import located, read_object, target_file
 from ..systems import Float, System, system
 from ..systems.floats import LIBRARIES
 from ..verify import registry
-from ..verify.certificate import LARGEST, certificate, failure, replay
+from ..verify.certificate import LARGEST, OTHER_SOURCE, OTHER_VERSIONS, certificate, failure, replay
 from ..verify.check import Draws
 from ..verify.formal import formal
 from ..verify.processes import verify_in_processes
@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
     add_backend_arguments(parser, None, "check the floats of torch, jax, cupy or numpy instead")
     add("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
-    add("--jobs", type=int, default=1, metavar="N", help="check in N processes: the same results, sooner (default: 1)")
+    jobs = "check in N processes, each with one BLAS thread (default: one a core for all theorems, else 1)"
+    add("--jobs", type=int, metavar="N", help=jobs)
     add("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
     add_limit(parser)
 
@@ -57,40 +58,47 @@ def run(options: argparse.Namespace) -> Outcome:
     target, began, problems = json_target(options.json), time.perf_counter(), list[Exception]()
     if target and options.replay and target == Path(os.path.realpath(options.replay)):
         raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
-    results, draws, differences = check_theorems(options)
+    jobs = chosen_jobs(options)
+    results, draws, differences = check_theorems(options, jobs)
     seconds, lines = time.perf_counter() - began, list[str]()
     proofs = formal(r.theorem for r in results)
     if target:
         with noting(problems):
-            write_json(target, certificate(results, draws, full=options.full, seconds=seconds, proofs=proofs))
+            facts = {"full": options.full, "seconds": seconds, "proofs": proofs, "in_processes": jobs != 1}
+            write_json(target, certificate(results, draws, **facts))
     for result in () if options.replay else (r for r in results if r.verdict == "FAIL"):
         with noting(problems):
             lines.append(write_failure(result, draws))
     if options.replay:
-        lines = differences or ["all as in the certificate"]
+        lines = differences if failing(differences) else [*differences, "all as in the certificate"]
     progress()("")
     text = "\n".join([table(results, proofs), summary(results, seconds, draws.seed), *lines])
     return Outcome(exit_status(results, differences), text, tuple(problems))
 
 
+def failing(differences: list[str]) -> list[str]:
+    """The differences from a certificate, without remarks."""
+    return [d for d in differences if d not in (OTHER_SOURCE, OTHER_VERSIONS)]
+
+
 def exit_status(results: list[Result], differences: list[str]) -> int:
     """1 if a check fails or a replay differs, 2 if some are not decided or none ran, else 0."""
     verdicts = {r.verdict for r in results}
-    if "FAIL" in verdicts or [d for d in differences if not d.startswith("the source")]:
+    if "FAIL" in verdicts or failing(differences):
         return 1
     return 2 if verdicts & {"VACUOUS", "NOT RUN"} or verdicts <= {"N/A"} else 0
 
 
-def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, list[str]]:
+def check_theorems(options: argparse.Namespace, jobs: int) -> tuple[list[Result], Draws, list[str]]:
     """The results, their draws, and each difference from the certificate that is replayed."""
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
         how = {"full": options.full, "draws": draws, "progress": progress()}
-        if options.jobs == 1:
+        if jobs == 1:
             return registry.verify(options.names, systems, **how), draws, []
         with naming_flags(jobs="--jobs"):
-            return verify_in_processes(options.jobs, options.names, systems, **how), draws, []
-    if options.names or options.system or options.backend or options.full or options.seed or options.jobs != 1:
+            return verify_in_processes(jobs, options.names, systems, **how), draws, []
+    if options.names or options.system or options.backend or options.full or options.seed or options.jobs:
         raise ValueError("--replay goes alone, or with --json: the certificate says what to check")
     with naming_flags(limit="--limit"):
         with budget("verify", options.limit):
@@ -98,6 +106,13 @@ def check_theorems(options: argparse.Namespace) -> tuple[list[Result], Draws, li
         with located(f"--replay: {options.replay}"):
             results, differences = replay(data, progress(), limit=options.limit)
     return results, Draws(data["seed"], data["source"]), differences
+
+
+def chosen_jobs(options: argparse.Namespace) -> int:
+    """The number of processes. For a few theorems or systems it is not worth starting others."""
+    if options.jobs is not None or options.names or options.system or options.backend or options.replay:
+        return 1 if options.jobs is None else int(options.jobs)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def write_failure(result: Result, draws: Draws) -> str:

@@ -126,7 +126,7 @@ def surely_finite(x: Array) -> bool:
         return x.system.always_finite
     if not isinstance(x, np.ndarray):
         return False
-    if (rows := Rows.of(x)) is not None and rows.finite:
+    if (rows := Rows.of(x)) is not None and rows.finite and rows.dtype == x.dtype:
         return True
     if x.size < 4096 or x.dtype not in (np.float32, np.float64) or x.ndim < 2:
         return bool(np.isfinite(x).all())

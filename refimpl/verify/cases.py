@@ -166,7 +166,7 @@ class ModelCase(Shape):
     def valid(self) -> bool:
         turned, placement = (self.rope[2], self.rope[1]) if self.rope else (0, "")
         counts = (
-            min(self.width, self.heads, self.d, self.m, self.chunk or 1, self.groups or 1) > 0
+            min(self.width, self.heads, self.d, self.m, 1 if self.chunk is None else self.chunk, self.groups or 1) > 0
             and self.heads % (self.groups or 1) == 0
         )
         relative = not self.table and (placement != "before" or self.phi in ("identity", "softmax"))

@@ -9,6 +9,7 @@ the number of BLAS threads, on which the order of sums depends.
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 import sys
@@ -28,11 +29,16 @@ from .cases import FeatureCase, Shape, case_from_json
 from .check import Draws, check, minimal, source
 from .formal import PRINTED, PROVED
 from .implementation import REFIMPL, Implementation
-from .registry import THEOREMS
+from .processes import ONE_THREAD
+from .registry import THEOREMS, fast, usual_cases
 from .theorem import Numbers, Result, Theorem
 from .theorems.features import MAPS
 
 FORMAT = "refimpl certificate 2"
+THREADS = "BLAS threads"  # as the environment asks for them
+# Remarks of a replay, which are no failures
+OTHER_SOURCE = "the source has changed since"
+OTHER_VERSIONS = "other versions or BLAS threads made it: results in floats are compared by their verdicts only"
 MANY_DIGITS, MANY_SYSTEMS = 1000, 16  # beyond these, even the cases of `verify` are paid for
 LARGEST = 2**26  # bytes of a certificate
 # The fields of a result that a replay must repeat
@@ -40,7 +46,13 @@ REPEATED = [f.name for f in fields(Result) if f.name not in ("theorem", "system"
 
 
 def certificate(
-    results: Sequence[Result], draws: Draws, *, full: bool, seconds: float, proofs: Sequence[Result] = ()
+    results: Sequence[Result],
+    draws: Draws,
+    *,
+    full: bool,
+    seconds: float,
+    proofs: Sequence[Result] = (),
+    in_processes: bool = False,
 ) -> dict[str, Any]:
     """All facts about a run, against which another run can be compared."""
     return {
@@ -48,7 +60,7 @@ def certificate(
         "seed": draws.seed,
         "full": full,
         "source": draws.source or source(),
-        "versions": versions(),
+        "versions": versions() | ({THREADS: "1"} if in_processes else {}),
         "seconds": seconds,
         "primes": [int(name[3:-1]) for name in dict.fromkeys(r.system for r in results) if name.startswith("GF(")],
         "results": [entry(r) for r in results],
@@ -74,7 +86,8 @@ def entry(result: Result) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     own = {"refimpl": __version__, "python": sys.version.split()[0], "machine": platform.machine()}
-    return own | {p: version(p) for p in (*CORE, *OPTIONAL)}
+    threads = next((os.environ[name] for name in ONE_THREAD if os.environ.get(name)), "default")
+    return own | {THREADS: threads} | {p: version(p) for p in (*CORE, *OPTIONAL)}
 
 
 def failure(result: Result, draws: Draws, impl: Implementation = REFIMPL) -> dict[str, Any]:
@@ -122,7 +135,8 @@ def replay(
     with budget("replay", limit):
         spend_on_rows(rows, draws.seed)
     results, same = list[Result](), data["versions"] == versions()
-    differences = [] if draws.source == source() else ["the source has changed since"]
+    differences = [] if draws.source == source() else [OTHER_SOURCE]
+    differences += [] if same or all(row.system.exact for row in rows) else [OTHER_VERSIONS]
     for old, theorem, numbers, cases in rows:
         if not cases:
             if old.get("verdict") != "N/A":
@@ -191,10 +205,12 @@ def spend_on_rows(rows: Sequence[Row], seed: int) -> None:
     labels = dict.fromkeys(row.system.label for row in rows if digits(row.system) <= MANY_DIGITS)
     usual, free = [*labels][:MANY_SYSTEMS], dict[tuple[str, str], Counter[Shape]]()
     own = functools.cache(lambda name: (*THEOREMS[name].cases, *THEOREMS[name].more(seed)))
+    long = functools.cache(lambda name: usual_cases(THEOREMS[name], seed, full=True))
     for _, theorem, numbers, cases in rows:
         key = theorem.name, numbers.label
         if key not in free:
-            free[key] = Counter(own(theorem.name) if numbers.label in usual else ())
+            known = (*own(theorem.name), *(long(theorem.name) if fast(numbers) else ()))
+            free[key] = Counter(known if numbers.label in usual else ())
         for case in cases:
             free[key][case] -= 1
             if free[key][case] < 0:

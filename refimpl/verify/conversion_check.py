@@ -65,8 +65,8 @@ class LayerCheck:
         if self.verdict not in ("EXACT", "VACUOUS"):
             ratio = "unequal" if math.isinf(self.worst) else f"error/bound ≤ {self.worst:.2g}"
             found.append(f"{ratio} at {self.what}")
-        if self.vacuous:
-            found.append(f"{self.vacuous} of {self.rows} rows vacuous")
+        if self.vacuous or not self.rows:
+            found.append(f"{self.vacuous} of {self.rows} rows vacuous" if self.rows else "no rows to compare")
         return f"layer {self.layer:3}  {self.verdict:12}  {'; '.join(found)}".rstrip()
 
 
@@ -344,8 +344,10 @@ def check_layer(i: int, system: System, both: Attention, twin: Attention | None,
 
 
 def judge_exact(system: Any, left: Any, right: Any) -> Judgement:
-    """EXACT or EXCESS."""
+    """EXACT or EXCESS; VACUOUS if there is nothing to compare."""
     wrong = system.unequal(left, right)
+    if not wrong.size:
+        return Judgement("VACUOUS", 0.0, (), 0, 0)
     index = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.any() else ()
     return Judgement("EXCESS" if index else "EXACT", math.inf if index else 0.0, index, 0, math.prod(wrong.shape[:-1]))
 
@@ -353,11 +355,13 @@ def judge_exact(system: Any, left: Any, right: Any) -> Judgement:
 def worst_of(i: int, found: dict[str, Judgement]) -> LayerCheck:
     """One verdict from those on prompt, biases and output.
 
-    A vacuous bound makes the verdict VACUOUS only if it is that of the output.
+    A vacuous bound makes the verdict VACUOUS only if it is that of the output. An array without
+    rows, such as an empty prompt, does not count, but an output without rows decides nothing.
     """
-    verdicts = [j.verdict for name, j in found.items() if j.verdict != "VACUOUS" or name == "output"]
+    compared = {name: j for name, j in found.items() if j.rows or name == "output"}
+    verdicts = [j.verdict for name, j in compared.items() if j.verdict != "VACUOUS" or name == "output"]
     name, output = max(found, key=lambda name: found[name].worst), found["output"]
-    verdict = max("EXACT" if len(verdicts) == len(found) else "WITHIN BOUND", *verdicts, key=SEVERITY.index)
+    verdict = max("EXACT" if len(verdicts) == len(compared) else "WITHIN BOUND", *verdicts, key=SEVERITY.index)
     what = f"{name} {list(found[name].index)}" if found[name].worst else ""
     return LayerCheck(i, verdict, found[name].worst, what, output.rows, output.vacuous)
 

@@ -42,7 +42,7 @@ def verify_in_processes(
     draws: Draws | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Result]:
-    """As `verify`, by this many processes. A task whose process dies is NOT RUN."""
+    """As `verify` with one BLAS thread, by so many processes. If one dies, its task is NOT RUN."""
     check_integer("verify", "jobs", jobs, least=1)
     draws = draws or Draws()
     todo = tasks(names, systems, full=full, seed=draws.seed)

@@ -96,7 +96,8 @@ class Result:
     """A verdict and its evidence.
 
     verdict          EXACT, ENCLOSED, WITHIN BOUND, MEASURED, VACUOUS, FAIL, NOT RUN or N/A
-    probability      the largest, over all shapes, with which a false identity would have passed
+    probability      the largest, over all shapes of which it is at most ½, with which a false
+                     identity would have passed
     error, bound     the error that is largest relative to its bound, and that bound
     rows, vacuous    the rows with a bound, and those whose bound is as large as the output
     inputs, outputs  digests of all numbers drawn, and of all numbers compared

@@ -128,9 +128,17 @@ class Tally:
         return sum(i.counts for i in self.instances)
 
     @property
+    def tested(self) -> list[Instance]:
+        """The instances that speak of other values too: modulo p, a false identity rarely passes.
+
+        If the degree is of the size of p, nothing follows for other values.
+        """
+        return [i for i in self.instances if i.counts and i.chance is not None and i.chance <= Fraction(1, 2)]
+
+    @property
     def least_certain(self) -> Instance | None:
-        """The instance with the largest chance that a false identity passes modulo p."""
-        return max((i for i in self.instances if i.chance is not None), key=lambda i: i.chance or 0, default=None)
+        """The one of these with the largest chance that a false identity passes."""
+        return max(self.tested, key=lambda i: i.chance or 0, default=None)
 
     @property
     def vacuous(self) -> str:
@@ -232,10 +240,12 @@ class Equality(Way):
         return Finding(name, first_difference(name, left, right, np.asarray(system.unequal(left, right), dtype=bool)))
 
     def agreement(self, tally: Tally) -> Verdict:
-        least, evidence = tally.least_certain, self.evidence
-        if least and least.chance is not None and least.chance <= Fraction(1, 2):
-            evidence = "all values at these shapes, " + likelihood(least.chance)
-        return Verdict("EXACT", evidence, worst=least.case if least else "")
+        least, some = tally.least_certain, len(tally.tested) < tally.count
+        if least is None or least.chance is None:
+            return Verdict("EXACT", self.evidence)
+        shapes = f"{len(tally.tested)} of {tally.count} shapes" if some else "these shapes"
+        evidence = f"all values at {shapes}, {likelihood(least.chance)}"
+        return Verdict("EXACT", f"{evidence}; {HERE} of the others" if some else evidence, worst=least.case)
 
 
 class Witness(Equality):

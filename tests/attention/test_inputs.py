@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import array_api_strict as strict
 import numpy as np
 import pytest
 
@@ -25,7 +26,7 @@ def test_numbers_of_any_integer_kind_are_lengths_and_positions():
     want = la(q, k, v, mask=2, state=State(S, z, 3))
     got = la(q, k, v, mask=np.int64(2), state=State(S, z, np.int32(3)))
     assert np.array_equal(got[0], want[0])
-    assert ri.state.scale(State(*Q[1:]), Fraction(1, 2)).S.shape == (n, d)
+    assert ri.state.scale(State(Q[1], Q[1][:, 0]), Fraction(1, 2)).S.shape == (n, d)
 
 
 def frozen(x: Any) -> Any:
@@ -73,3 +74,12 @@ def test_nothing_else_writes_into_its_inputs():
     ri.rope.deinterleave(ri.rope.interleave(x, pairs=1), pairs=1)
     for x, copy in zip(arrays, (q, k, v, S, z), strict=True):
         assert np.array_equal(x, copy)
+
+
+def test_devices_are_compared_every_time():
+    """Kinds of arrays that were found to be right are not looked at again, but for their device."""
+    here, there = strict.ones((n, d)), strict.ones((n, d), device=strict.Device("device1"))
+    la(here, here, here)
+    for arrays in ((there, here, here), (here, there, here), (here, here, there)):
+        with pytest.raises(TypeError, match=r"has device .*; convert one of them explicitly"):
+            la(*arrays)

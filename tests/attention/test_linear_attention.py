@@ -210,7 +210,8 @@ def test_mpmath_residual_falls_with_digits(form, problem):
         exact, bound = ri.exact_with_bound(*arrays, u=Fraction(1, 2**system.ctx.prec), **options)
         o, _ = form(*arrays, **options)
         judgement = ri.judge(o, exact, bound)
-        assert judgement.verdict in ("EXACT", "WITHIN BOUND"), judgement
+        expected = ("VACUOUS",) if 0 in o.shape else ("EXACT", "WITHIN BOUND")  # nothing compared is no pass
+        assert judgement.verdict in expected, judgement
         assert judgement.vacuous == 0 or digits == 15, judgement
 
 

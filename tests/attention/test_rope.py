@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Float, balls
+from refimpl.attention.rope import check_positions
 from refimpl.systems import fractions
-from tests.helpers.assertions import contains, informative
+from tests.helpers.assertions import contains, informative, says
 from tests.helpers.strategies import MAKERS
 
 layouts = pytest.mark.parametrize("layout", ri.rope.LAYOUTS)
@@ -152,3 +153,10 @@ def test_placement_after_leaves_the_denominator_unturned():
     assert QQ.equal(gq, q) and QQ.equal(gk, k) and not QQ.equal(fq, q) and not QQ.equal(fk, k)
     fq, fk, gq, gk = ri.state.features(q, k, ri.Kernel(rope=turning(QQ, 2, "half", placement="before")), position=5)
     assert QQ.equal(gq, fq) and QQ.equal(gk, fk) and not QQ.equal(gq, q)
+
+
+def test_positions_up_to_2_to_the_53():
+    assert check_positions("f", [2**53, -(2**53)]) == [2**53, -(2**53)]
+    for far in (2**53 + 1, -(2**53) - 1):
+        with says(ValueError, f"f: `positions` must not exceed 2^53 in size, got {far}"):
+            check_positions("f", [0, far, 1])

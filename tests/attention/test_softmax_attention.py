@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -201,6 +203,21 @@ def read(cache, seed, n=1):
     return ri.softmax_attention_shifted(*(Float().random((2, n, 16), seed + i) for i in range(3)), cache=cache)
 
 
+def test_a_text_of_more_than_a_thousand_tokens():
+    """Its last tokens see its first ones, in both forms."""
+    q, k, v = (Float().random((1030, 2), seed) for seed in range(3))
+    by_sum, shifted = (form(q, k, v)[0] for form in FORMS)
+    assert np.allclose(by_sum, shifted, rtol=0, atol=1e-13)
+
+
+def test_hidden_keys_beside_scores_far_below_zero():
+    """The stand-in for a score that is not seen is one that is, so nothing vanishes."""
+    one, v = np.ones((2, 1)), np.array([[5.0], [3.0]])
+    _, cache = ri.softmax_attention_shifted(one, one, v, padding=np.array([False, True]))
+    o, _ = ri.softmax_attention_shifted(-3000 * one[:1], one[:1], v[:1], cache=cache, scale=1)
+    assert o.tolist() == [[4.0]]
+
+
 def test_a_cache_is_not_copied_for_each_token():
     _, cache = read(None, 0, 4000)
     for seed in range(3, 6):
@@ -236,6 +253,25 @@ def test_a_cache_with_an_overflow_written_in_place_is_refused():
     cache = ri.KVCache(k, np.ones((4, 2)), np.ones((1, 4), bool), 4)
     with says(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 3, column 0"):
         ri.softmax_attention(*[np.ones((1, 2))] * 3, cache=cache)
+
+
+def test_a_cache_read_in_another_dtype_is_checked_anew():
+    """Half of the bits of a float64 may be a nan of float32."""
+    nan = np.frombuffer(np.array([np.nan, 1], np.float32).tobytes())  # a finite float64
+    k = append_rows(np.ones((0, 1)), nan[None], ()).view(np.float32)
+    cache = ri.KVCache(k, np.ones((1, 2), np.float32), np.ones((1, 1), bool), 1)
+    with says(ValueError, "softmax_attention: `cache.k` must be finite, got nan or inf at token 0, column 0"):
+        ri.softmax_attention(*[np.ones((1, 2), np.float32)] * 3, cache=cache)
+
+
+def test_what_is_read_from_a_cache_is_a_plain_array():
+    """Its class, its copies and what is saved of it have nothing of the room behind it."""
+    _, cache = read(None, 0, 5)
+    made = (cache.k, cache.k + 1, cache.k[0], cache.k.copy(), copy.deepcopy(cache).k, np.asanyarray(cache.k))
+    assert all(type(x) is np.ndarray for x in made)
+    saved = io.BytesIO()
+    np.save(saved, cache.k)
+    assert len(saved.getvalue()) < cache.k.nbytes + 256
 
 
 @pytest.mark.parametrize("mask", ["causal", "full"])

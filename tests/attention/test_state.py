@@ -30,6 +30,13 @@ def text(system, n, seed, position=0, rope=None):
     return ri.state.absorb(ri.state.no_text(v, 5, 3, lead=(2,), position=position), k, v, ri.Kernel(rope=rope))
 
 
+def test_a_long_text_is_absorbed_as_it_is_read():
+    system, kernel = GF(10007), ri.Kernel(normalise=False)
+    k, v, S, z = (system.random(shape, seed) for seed, shape in enumerate([(1030, 2), (1030, 1), (2, 1), (2,)]))
+    _, want = ri.linear_attention_chunked(k, k, v, kernel, state=State(S, z, 5))
+    assert equal(system, ri.state.absorb(State(S, z, 5), k, v, kernel), want) and want.position == 1035
+
+
 @systems
 @given(n=st.tuples(lengths, lengths, lengths), layout=ropes, seed=st.integers(0, 999))
 def test_states_form_a_group(system, n, layout, seed):

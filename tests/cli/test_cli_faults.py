@@ -33,7 +33,7 @@ from refimpl.cli import convert as cli_convert
 from refimpl.cli import doctor
 from refimpl.cli import generate as cli_generate
 from refimpl.cli.main import main
-from refimpl.cli.output import LONGEST, one_line, printable, without_controls
+from refimpl.cli.output import LONGEST, escape_controls, one_line, without_controls
 from refimpl.files.disk import recording, replacing
 from refimpl.files.models import read_model
 from refimpl.files.safetensors import write_safetensors
@@ -236,7 +236,7 @@ def test_errors_that_are_expected_have_tracebacks_too(room, capsys, monkeypatch)
     assert run(capsys, *argv) == (2, "", line)
     monkeypatch.setenv("REFIMPL_TRACEBACK", "1")
     err = run(capsys, *argv)[2]
-    assert err.startswith("Traceback") and "in file_size" in err and err.endswith(line)
+    assert err.startswith("Traceback") and "in opened" in err and err.endswith(line)
 
 
 def test_out_of_memory(room, capsys, monkeypatch):
@@ -529,8 +529,8 @@ def test_paths_that_are_no_text(room, capsys):
 # Text that a terminal would obey
 
 
-def test_printable():
-    assert printable("a\nb ℚ ≤ \x1b[31m\x9b\r\t\u202e\udcff") == "a\nb ℚ ≤ \\x1b[31m\\x9b\\r\\t\\u202e\\udcff"
+def test_escape_controls():
+    assert escape_controls("a\nb ℚ ≤ \x1b[31m\x9b\r\t\u202e\udcff") == "a\nb ℚ ≤ \\x1b[31m\\x9b\\r\\t\\u202e\\udcff"
     assert without_controls("a\n\tb\r\x1b[2J\x9b😀\u200d") == "a\n\tb\\r\\x1b[2J\\x9b😀\u200d"
     assert one_line("a\nb") == "a\\nb" and one_line("x" * LONGEST) == "x" * LONGEST
     long = one_line(f"begin{'x' * 10**6}end")

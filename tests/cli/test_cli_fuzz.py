@@ -1,7 +1,7 @@
 """Arguments of every kind, thrown at the command line: it answers with a status of its own, in
 lines of bounded length, and never with a traceback.
 
-`python -m tests.cli.test_cli_fuzz 10000` runs as many cases.
+`python tests/fuzz.py --only 'command line'` runs many more.
 """
 
 import contextlib
@@ -9,15 +9,18 @@ import io
 import os
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from refimpl import Config, Float, Rotary, convert, random_model, save
 from refimpl.cli.main import main
 from refimpl.model.rwkv import Rwkv
+from tests.helpers.fuzz import Tally, tally_case
 
 STATUSES = {0, 1, 2}
 SMALL = {"layers": 1, "width": 4, "heads": 2, "d": 2, "m": 2, "vocabulary": 7}
@@ -158,7 +161,8 @@ def command_lines(draw):
     command = draw(st.sampled_from(["verify", "convert", "convert", "generate", "generate"]))
     argv = [command]
     if command == "verify":
-        argv += draw(st.lists(among(*NAMES), min_size=1, max_size=2))  # all theorems would take seconds
+        # a name in any case: all theorems, as '--' would have it, take seconds
+        argv += [draw(st.sampled_from(NAMES)), *draw(st.lists(among(*NAMES), max_size=1))]
     else:
         argv += [draw(among(*[*MODELS] * 6, *FILES)), "--prompt", draw(among(*["3 1 4", "@ids.npy"] * 9, *PROMPTS))]
     if command == "convert":
@@ -187,7 +191,7 @@ def fill(folder):
 
 
 def judge(argv):
-    """Run a command line; fail if it answers in a way that it must not."""
+    """The status of a command line; it fails if the answer is one that must not be."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main(argv)
@@ -200,6 +204,7 @@ def judge(argv):
     if argv[0] != "generate":
         assert "\x1b" not in said, argv
     assert not [name for name in os.listdir() if name.startswith(".refimpl-")], argv
+    return status
 
 
 class Room:
@@ -226,23 +231,47 @@ class Room:
         self.temporary.cleanup()
 
 
-def fuzz(examples, **options):
-    """Judge this many command lines."""
+def fuzz(examples, answer=judge, number=0, **options):
+    """Let this many command lines be answered; another number draws others."""
     with Room() as room:
 
+        @seed(number)
         @settings(max_examples=examples, **options)
         @given(command_lines())
         def case(argv):
-            judge(argv)
+            answer(argv)
             room.restore()
 
         case()
+
+
+def tally(examples, number):
+    """What became of this many command lines."""
+    total = Tally()
+
+    def problem_of(argv):
+        try:
+            return judge(argv) < 2, ""
+        except Exception as error:
+            return False, "".join(traceback.format_exception(error)[-8:])
+
+    def answer(argv):
+        total.add(tally_case(lambda: problem_of(argv), f"command line {argv}"))
+
+    checks = [HealthCheck.too_slow]
+    fuzz(examples, answer, number, deadline=None, database=None, derandomize=False, suppress_health_check=checks)
+    return total
 
 
 def test_no_command_line_ends_in_a_traceback():
     fuzz(8 * settings().max_examples)
 
 
-if __name__ == "__main__":
-    checks = [HealthCheck.too_slow]
-    fuzz(int(sys.argv[1]), deadline=None, database=None, derandomize=False, suppress_health_check=checks)
+def test_the_fuzzer_sees_what_is_wrong(monkeypatch):
+    found = tally(5, 1)
+    assert (found.cases, found.wrong) == (5, []) and found.loaded + found.refused == 5 and found.slowest > 0
+    for wrong in (lambda argv: 3, lambda argv: print("unexpected", file=sys.stderr) or 2, lambda argv: {}[0]):
+        monkeypatch.setattr("tests.cli.test_cli_fuzz.main", wrong)
+        assert len(tally(5, 1).wrong) == 5
+        with pytest.raises((AssertionError, KeyError)):
+            judge(["verify"])

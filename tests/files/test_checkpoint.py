@@ -121,6 +121,15 @@ def test_biases_without_a_denominator(path):
     assert same(load(path), model)
 
 
+def test_a_long_cache_comes_back(path):
+    model = random_model(Float(), Config(layers=1, width=4, d=2, m=2, phi="softmax", vocabulary=7), seed=0)
+    converted = convert(model, [i % 7 for i in range(1030)])
+    save(path, converted)
+    loaded = load(path)
+    assert loaded.biases[0].keep.shape[-1] == 1030 and loaded.biases[0].keep.all()
+    assert np.array_equal(loaded([1, 2]), converted([1, 2]))
+
+
 def test_numbers_at_the_edge(path):
     model = random_model(Float(), replace(PLAIN, phi="identity"), seed=0)
     edge = np.array([[-0.0, 5e-324], [math.nextafter(math.inf, 0), -1.0], [0.1, 2**-1022]])

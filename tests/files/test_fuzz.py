@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -59,7 +60,10 @@ def test_the_fuzzer_sees_what_is_wrong(tmp_path: Path, monkeypatch: Any) -> None
     assert said in wrong(lambda path: ours.check_path("x" * 999 + str(path), 1), tmp_path)
     assert not wrong(lambda path: ours.check_path(str(path), 1), tmp_path)
     assert "a valid file is refused" in wrong(lambda path: ours.check_path(str(path), 1), tmp_path, 0)
-    monkeypatch.setattr(fuzz, "BYTES", -1)
-    assert "bytes" in wrong(lambda path: None, tmp_path)
+    monkeypatch.setattr(fuzz, "BYTES", 10**8)
+    assert not wrong(lambda path: None, tmp_path)
+    assert "it took 2.0e+08 bytes" in wrong(lambda path: np.ones(25 * 10**6), tmp_path)
+    if fuzz.RESET.exists():  # a case is seen though a larger one came before it
+        assert "it took 1.6e+08 bytes" in wrong(lambda path: np.ones(20 * 10**6), tmp_path)
     monkeypatch.setattr(fuzz.time, "process_time", iter((0.0, 2.5)).__next__)
     assert "it took 2.5 s" in wrong(lambda path: None, tmp_path)

@@ -16,7 +16,7 @@ import pytest
 
 import refimpl as ri
 from refimpl import Compression, Config, Float, load, random_model, save
-from refimpl.budget import MEMORY, budget, spend
+from refimpl.budget import MEMORY, budget, number, spend
 from refimpl.errors import brief, printable
 from refimpl.files import checkpoint, disk
 from refimpl.files.models import read_model
@@ -374,3 +374,21 @@ def test_a_long_past_comes_back_whole(kind: str, tmp_path: Path) -> None:
         want, short = model([*prompt, *text])[1100:], model([*prompt[:1000], *text])[1000:]
         # What a hundred hidden tokens would change is a million times what rounding does.
         assert 10**6 * np.abs(loaded(text) - want).max() < np.abs(short - want).max()
+
+
+def test_numbers_in_messages():
+    shown = {0: "0", 9_999_999: "9999999", 10**7: "1e7", 25 * 10**9: "2.5e10", 10**30 - 10**28: "9.9e29"}
+    assert {n: number(n) for n in shown} == shown and number(10**30) == number(10**4000) == "over 1e30"
+
+
+def test_a_budget_to_the_last_byte():
+    """At `limit` 2 and 100 bytes: 2·10⁹ + 400 bytes of memory, 4·10⁹ + 1000 operations."""
+    for kind, allowed in (("memory", 2 * 10**9 + 400), ("operations", 4 * 10**9 + 1000)):
+        with budget("f", 2, paid=100):
+            spend("a", **{kind: allowed - 1})
+            spend("a", **{kind: 1})
+            with pytest.raises(ValueError, match=r"^a must need at most .*; .*raise `limit` to 3$"):
+                spend("a", **{kind: 1})
+    with pytest.raises(ValueError, match=r"^a must need at most 1e9 bytes of memory, got about 1e9 in all; .* to 2$"):
+        spend("a", memory=10**9 + 1)
+    spend("a", memory=10**9, operations=2 * 10**9)

@@ -255,6 +255,123 @@ def test_nano_sorts(nano):
     assert right >= 29
 
 
+# Transcriptions: the models by their authors' formulas, in float64, from the numbers of a file; no
+# line of the library is used.
+
+
+def rms(x, gain, epsilon):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * gain
+
+
+def attended(q, k, v):
+    """Causal softmax attention of one head."""
+    scores = np.where(np.tri(len(q), dtype=bool), q @ k.T / math.sqrt(q.shape[-1]), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def llama_logits(w, ids, heads, groups, epsilon, theta):
+    """modeling_llama.py: halves of a head are rotated, keys are repeated for their heads."""
+    w = {name: x.astype(np.float64) for name, x in w.items()}
+    x, layers = w["model.embed_tokens.weight"][ids], sum(name.endswith("input_layernorm.weight") for name in w)
+    d = len(w["model.layers.0.self_attn.q_proj.weight"]) // heads
+    angle = np.arange(len(ids))[:, None] * theta ** (-np.arange(0, d, 2) / d)
+    cos, sin = (np.concatenate([f(angle)] * 2, axis=-1) for f in (np.cos, np.sin))
+
+    def turned(y):
+        return y * cos + np.concatenate([-y[:, d // 2 :], y[:, : d // 2]], axis=-1) * sin
+
+    for i in range(layers):
+        p = f"model.layers.{i}."
+        y = rms(x, w[p + "input_layernorm.weight"], epsilon)
+        q, k, v = (y @ w[f"{p}self_attn.{name}_proj.weight"].T for name in "qkv")
+        q, k, v = (np.split(z, n, axis=-1) for z, n in ((q, heads), (k, groups), (v, groups)))
+        per = heads // groups
+        o = [attended(turned(q[h]), turned(k[h // per]), v[h // per]) for h in range(heads)]
+        x = x + np.concatenate(o, axis=-1) @ w[p + "self_attn.o_proj.weight"].T
+        y = rms(x, w[p + "post_attention_layernorm.weight"], epsilon)
+        gate, up = (y @ w[f"{p}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + silu(gate) * up @ w[p + "mlp.down_proj.weight"].T
+    return rms(x, w["model.norm.weight"], epsilon) @ w["lm_head.weight"].T
+
+
+@pytest.mark.parametrize(
+    ("config", "groups", "epsilon", "theta"),
+    [
+        ({}, 2, 1e-6, 10000),  # the defaults of LlamaConfig, for files that do not say
+        ({"num_key_value_heads": 1, "rms_norm_eps": 0.25, "rope_theta": 500}, 1, 0.25, 500),
+        ({"rope_parameters": {"rope_theta": 77.0, "rope_type": "default"}}, 2, 1e-6, 77),
+    ],
+)
+def test_llama_is_its_transcription(written, config, groups, epsilon, theta):
+    arrays, ids = llama_arrays(width=8, heads=2, groups=groups, d=4), [3, 1, 4, 1, 0, 2]
+    arrays["model.embed_tokens.weight"] *= 2e-3  # so that ε counts
+    path = written("llama", arrays, {"model_type": "llama", "num_attention_heads": 2} | config)
+    want = llama_logits(arrays, ids, 2, groups, epsilon, theta)
+    assert np.allclose(read_model(path)(ids), want, rtol=0, atol=1e-11)
+
+
+def test_llama2c_is_its_transcription(written):
+    """run.c: neighbours are rotated, σ is applied to w1, the arrays are in this order."""
+    dim, hidden, layers, heads, groups, vocabulary, context = 8, 6, 2, 2, 1, 5, 7
+    d, kv, ids = dim // heads, groups * dim // heads, [3, 1, 4, 1, 0, 2]
+    shapes = {"embedding": (vocabulary, dim), "att": (layers, dim), "wq": (layers, dim, dim), "wk": (layers, kv, dim)}
+    shapes |= {"wv": (layers, kv, dim), "wo": (layers, dim, dim), "ffn": (layers, dim), "w1": (layers, hidden, dim)}
+    shapes |= {"w2": (layers, dim, hidden), "w3": (layers, hidden, dim), "final": (dim,)}
+    w = {name: random(i, *s) for i, (name, s) in enumerate(shapes.items())}
+    w["embedding"] *= 3e-3  # so that ε counts
+    angle = np.arange(context)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+    tables = (f(angle).astype("<f4") for f in (np.cos, np.sin))
+    header = struct.pack("<7i", dim, hidden, layers, heads, groups, vocabulary, context)
+    path = written("llama2c", data=header + b"".join(x.tobytes() for x in (*w.values(), *tables)))
+    w, x = {name: y.astype(np.float64) for name, y in w.items()}, w["embedding"][ids].astype(np.float64)
+    for i in range(layers):
+        y = rms(x, w["att"][i], 1e-5)
+        q, k, v = y @ w["wq"][i].T, y @ w["wk"][i].T, y @ w["wv"][i].T
+        for z in (q, k):
+            for j in range(0, z.shape[-1], 2):
+                c, s = (f(np.arange(len(ids)) * 10000.0 ** (-(j % d) / d)) for f in (np.cos, np.sin))
+                z[:, j], z[:, j + 1] = z[:, j] * c - z[:, j + 1] * s, z[:, j] * s + z[:, j + 1] * c
+        o = [attended(q[:, h * d : (h + 1) * d], k, v) for h in range(heads)]
+        x = x + np.concatenate(o, axis=-1) @ w["wo"][i].T
+        y = rms(x, w["ffn"][i], 1e-5)
+        x = x + silu(y @ w["w1"][i].T) * (y @ w["w3"][i].T) @ w["w2"][i].T
+    want = rms(x, w["final"], 1e-5) @ w["embedding"].T
+    assert np.allclose(read_model(path)(ids), want, rtol=0, atol=1e-11 * np.abs(want).max())
+
+
+def test_gpt2_is_its_transcription(written):
+    """picoGPT's formulas; without a configuration heads are 64 wide and ε is 1e-5."""
+    arrays, ids = gpt2_arrays(width=128), [3, 1, 4, 1, 0, 2]
+    arrays = {name: x / 8 if x.ndim == 2 and "h." in name else x for name, x in arrays.items()}
+    arrays["wte.weight"], arrays["wpe.weight"] = arrays["wte.weight"] / 300, arrays["wpe.weight"] / 300
+    path = written("gpt2", arrays)
+    path.with_name("config.json").unlink()
+    w = {name: x.astype(np.float64) for name, x in arrays.items()}
+
+    def ln(x, name):
+        z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return z * w[name + ".weight"] + w[name + ".bias"]
+
+    def linear(x, name):
+        return x @ w[name + ".weight"] + w[name + ".bias"]
+
+    x = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
+    for p in ("h.0.", "h.1."):
+        q, k, v = (np.split(y, 2, axis=-1) for y in np.split(linear(ln(x, p + "ln_1"), p + "attn.c_attn"), 3, axis=-1))
+        o = [attended(*head) for head in zip(q, k, v, strict=True)]
+        x = x + linear(np.concatenate(o, axis=-1), p + "attn.c_proj")
+        y = linear(ln(x, p + "ln_2"), p + "mlp.c_fc")
+        y = 0.5 * y * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+        x = x + linear(y, p + "mlp.c_proj")
+    want = ln(x, "ln_f") @ w["wte.weight"].T
+    assert np.allclose(read_model(path)(ids), want, rtol=0, atol=1e-11 * np.abs(want).max())
+
+
 # transformers: independent implementations, at random weights
 
 

@@ -3,6 +3,7 @@ refused in words.
 """
 
 import json
+import re
 import struct
 import sys
 import unicodedata
@@ -128,6 +129,16 @@ def test_joining_by_a_heap_is_joining_the_best_pair_again_and_again(symbols):
 def test_a_character_waits_for_its_bytes():
     t = ByteTokenizer()
     assert list(t.decode_stream([*t.encode("é🎈"), 0xF0])) == ["", "é", "", "", "", "🎈", "", "\ufffd"]
+
+
+ASCII = [text for text in TRICKY if text.isascii()]
+
+
+@pytest.mark.parametrize("text", [*ASCII, "In 12345678 of 1,234,567.89 cases, 2024s: x2y34567", " 00000  999999"])
+def test_words_of_ascii_are_those_of_the_regular_expression(text):
+    """Without the package regex: in ASCII letters and numbers can be listed."""
+    pattern = r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"
+    assert list(split_words(text)) == re.findall(pattern, text)
 
 
 @pytest.mark.parametrize("text", TRICKY)

@@ -1,4 +1,4 @@
-"""RWKV: published logits, a transcription of version 7, prompts as initial states, and files that
+"""RWKV: published logits, transcriptions of all versions, prompts as initial states, and files that
 lie.
 """
 
@@ -231,6 +231,82 @@ def test_version_7_with_heads_is_its_transcription(tmp_path: Path) -> None:
         assert apart(rwkv(config, weights, [3, 1, 4, 1, 0, 2, 2], form=form)[0], want) < 1e-12
 
 
+def transcribed(version: str, w: dict[str, Any], ids: list[int]) -> Any:
+    """RWKV-4, -5.1 and -5.2 token by token from the tensors of the file, as rwkv.cpp has them; no
+    line of the library is used.
+    """
+    layers = 1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks"))
+    width = w["emb.weight"].shape[1]
+    heads = 1 if version == "4" else w["blocks.0.att.time_decay"].shape[0]
+    d = width // heads
+    before = np.zeros((layers, 2, width))
+    num, den, S = np.zeros((layers, width)), np.zeros((layers, width)), np.zeros((layers, heads, d, d))
+
+    def ln(x: Any, name: str, groups: int = 1) -> Any:
+        z = x.reshape(groups, -1)
+        z = (z - z.mean(1, keepdims=True)) / np.sqrt(z.var(1, keepdims=True) + 1e-5)
+        return z.reshape(-1) * w[name + ".weight"] + w[name + ".bias"]
+
+    def sig(x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+    rows = []
+    for token in ids:
+        x = ln(w["emb.weight"][token], "blocks.0.ln0")
+        for i in range(layers):
+            p, u = f"blocks.{i}.att.", ln(x, f"blocks.{i}.ln1")
+            mixes = {m: w[p + f"time_mix_{m}"] for m in "rkvg" if p + f"time_mix_{m}" in w}
+            xs = {m: u * mix + before[i, 0] * (1 - mix) for m, mix in mixes.items()}
+            before[i, 0] = u
+            r, k, v = (w[f"{p}{name}.weight"] @ xs[name[0]] for name in ("receptance", "key", "value"))
+            if version == "4":
+                own = np.exp(w[p + "time_first"] + k)
+                o = sig(r) * (num[i] + own * v) / (den[i] + own)
+                decay = np.exp(w[p + "time_decay"])
+                num[i], den[i] = decay * num[i] + np.exp(k) * v, decay * den[i] + np.exp(k)
+            else:
+                first = w[p + ("time_first" if version == "5.1" else "time_faaaa")]
+                o = np.zeros((heads, d))
+                for h in range(heads):
+                    at = slice(h * d, h * d + d)
+                    kv = np.outer(k[at], v[at])
+                    o[h] = r[at] @ (first[h] * kv + S[i, h])
+                    S[i, h] = w[p + "time_decay"][h] * S[i, h] + kv
+                o = ln(o.ravel(), p + "ln_x", heads)
+                if version == "5.2":
+                    g = w[p + "gate.weight"] @ xs["g"]
+                    o = o * g * sig(g)
+            x = x + w[p + "output.weight"] @ o
+            p, u = f"blocks.{i}.ffn.", ln(x, f"blocks.{i}.ln2")
+            xk, xr = (u * w[p + f"time_mix_{m}"] + before[i, 1] * (1 - w[p + f"time_mix_{m}"]) for m in "kr")
+            before[i, 1] = u
+            hidden = np.maximum(w[p + "key.weight"] @ xk, 0) ** 2
+            x = x + sig(w[p + "receptance.weight"] @ xr) * (w[p + "value.weight"] @ hidden)
+        rows.append(w["head.weight"] @ ln(x, "ln_out"))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("form", ["recurrent", "sum"])
+@pytest.mark.parametrize("version", ["4", "5.1", "5.2"])
+def test_earlier_versions_are_their_transcription(version: str, form: str, tmp_path: Path) -> None:
+    config, weights = small(tmp_path, version, width=6, layers=3)
+    want = transcribed(version, parsed((tmp_path / "model.bin").read_bytes()), [3, 1, 4, 1, 0, 2, 2])
+    assert apart(rwkv(config, weights, [3, 1, 4, 1, 0, 2, 2], form=form)[0], want) < 1e-12
+
+
+@pytest.mark.parametrize("version", ["4", "5.1", "5.2"])
+def test_the_transcription_has_the_published_logits(version: str) -> None:
+    name, logits = f"tiny-rwkv-{REAL[version]}-FP32.bin", f"expected-logits-{REAL[version]}.bin"
+    found = transcribed(version, parsed((folder(name) / name).read_bytes()), list(b'"in'))
+    assert np.abs(found[-1] - np.fromfile(folder(logits) / logits, "<f4")).max() <= 1e-5
+
+
+def test_short_keys_are_divided_by_the_least_length() -> None:
+    """max(|x|, 10⁻¹²), and not |x| + 10⁻¹²"""
+    keys = np.array([[3.0, 4.0], [3e-13, 4e-13], [0.0, 0.0]])
+    assert np.allclose(module.unit_vectors(keys), [[0.6, 0.8], [0.3, 0.4], [0, 0]], rtol=0, atol=1e-15)
+
+
 # A prompt is an initial state.
 
 
@@ -444,6 +520,10 @@ def test_where_the_bugs_were_planted_the_right_form_passes() -> None:
     [
         (("6", 1, 2), ValueError, "Rwkv: `version` must be one of 4, 5.1, 5.2, 7, got '6'"),
         (("4", 0, 2), ValueError, "Rwkv: `layers` must be an integer ≥ 1, got 0"),
+        (("4", 1, 0), ValueError, "Rwkv: `width` must be an integer ≥ 1, got 0"),
+        (("5.2", 1, 2, 0), ValueError, "Rwkv: `heads` must be an integer ≥ 1, got 0"),
+        (("4", 1, 2, 1, 0), ValueError, "Rwkv: `hidden` must be an integer ≥ 1, got 0"),
+        (("4", 1, 2, 1, 1, -1), ValueError, "Rwkv: `vocabulary` must be an integer ≥ 0, got -1"),
         (("5.2", 1, 3, 2), ValueError, "Rwkv: `heads` must divide width = 3, got 2"),
         (("4", 1, 4, 2), ValueError, "Rwkv: `heads` must be 1 in version 4, which has none, got 2"),
         (("7", 1, 4, 2, 1, 0, [1, 1, 1, 1]), TypeError, "Rwkv: `ranks` must be a tuple, got list"),

@@ -146,6 +146,12 @@ def test_tokens_are_rows_of_the_embedding(scene):
     assert QQ.equal(model(rows)[..., scene.M :, :], want) and QQ.equal(model(ids.tolist())[..., scene.M :, :], want)
 
 
+def test_every_layer_has_its_own_weights():
+    model = random_model(QQ, Config(12, 1, phi="identity", norm="none"), seed=0)
+    for i in range(12):
+        assert model.layer_weights(i)["W_Q"] is model.weights[f"layers.{i}.W_Q"]
+
+
 def test_between_sees_and_replaces():
     system = GF(10007)
     model = random_model(system, Config(3, 2, d=2, m=1, phi="identity", norm="none"), seed=3)

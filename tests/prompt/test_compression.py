@@ -331,6 +331,11 @@ def test_a_certificate_is_nearly_attained():
     assert 0.99 * most < off <= most
 
 
+def test_a_certificate_is_of_the_farthest_key():
+    y, centres = np.array([[0.0], [0.0], [0.0], [3.0]]), np.array([[0.0], [2.5]])
+    assert certificate(y, centres, 2.0) == np.tanh(0.5)
+
+
 # Unbiased: Monte Carlo over seeds
 
 MANY = 4000
@@ -614,6 +619,14 @@ def test_best_on_other_shapes_and_libraries():
     assert chosen.nbytes <= 400 and kept(strict, chosen.S)
     with says(ValueError, "Best: `kinds` must have one that comes within an error of 0, as cache does, got none"):
         Best(error=0, kinds=("positive",))(*prompt(), 0)
+
+
+def test_best_keeps_its_budget_to_the_byte():
+    y, v, x = prompt()
+    size = Compression("cache")(y, v, x, 0).nbytes
+    assert Best(budget=size, kinds=("cache",))(y, v, x, 0).nbytes == size
+    with says(ValueError, f"Best: `budget` must hold a memory of one feature, got {size - 1} bytes"):
+        Best(budget=size - 1, kinds=("cache",))(y, v, x, 0)
 
 
 def test_an_error_that_is_not_finite_is_the_worst():

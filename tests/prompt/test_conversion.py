@@ -571,3 +571,20 @@ def test_only_the_last_prompt_comes_out():
         unconvert(stacked, [1, 2])
     with says(ValueError, "unconvert: `prompt` must hold ids from 0 to 4, got 7 at token 0"):
         unconvert(stacked, [7])
+
+
+def test_biases_that_are_not_turned_do_not_drift():
+    """Each restart turns older biases by rounded cos and sin, which do not keep norms."""
+    config = Config(1, 8, heads=2, d=8, m=4, norm="none", vocabulary=9, rope=Rotary(width=8))
+    model = random_model(Float("numpy", "float32"), config, 0)
+    wide = replace(random_model(Float(), config, 0), weights={k: np.float64(x) for k, x in model.weights.items()})
+
+    def error(restart):
+        a, b = model, wide
+        for token in np.random.default_rng(0).integers(0, 9, 200):
+            a, b = (convert(m, [token], restart=restart) for m in (a, b))
+        x, y = a.biases[0].b_KV, b.biases[0].b_KV
+        return abs(x - y).max() / abs(y).max()
+
+    kept, turned = error(restart=False), error(restart=True)
+    assert 0 < 4 * kept < turned < 1e-5 and kept < 1e-6

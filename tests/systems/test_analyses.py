@@ -70,6 +70,19 @@ def test_tfloat32_has_ten_bits_after_the_point():
     assert round_to([1 + 2**-10, 1 + 2**-11, 1e30], "tfloat32").tolist() == [1 + 2**-10, 1, round_to(1e30, "tfloat32")]
 
 
+def test_the_ends_of_every_format():
+    """The largest number, the least normal one and the spacing at 1; tfloat32 has the exponents of
+    float32.
+    """
+    known = {name: ml_dtypes.finfo(kind) for name, kind in CASTS.items()}
+    assert {*known, "tfloat32"} == {*FORMATS}
+    for name, ends in known.items():
+        bits, low, high = FORMATS[name]
+        assert 2.0 ** (1 - bits) == ends.eps and 2.0 ** (low - 1) == ends.smallest_normal
+        assert math.ldexp(1 - 2.0**-bits, high) == ends.max
+    assert FORMATS["tfloat32"] == (1 + 10, *FORMATS["float32"][1:])
+
+
 @pytest.mark.parametrize("format", ["float32", "float16"])
 @given(seed=SEEDS)
 def test_rounded_arithmetic_is_that_of_the_format(format, seed):

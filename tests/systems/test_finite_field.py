@@ -363,3 +363,15 @@ def test_no_entries():
         x = GF(p).ones((0, 3))
         assert [(x + x).shape, (-x).shape, (x * x).shape, (x / x).shape] == [(0, 3)] * 4
         assert GF(p).sum(x, axis=0).tolist() == [0, 0, 0] and (GF(p).matrix_transpose(x) @ x).tolist() == [[0] * 3] * 3
+
+
+def test_thirteen_bases_decide_what_is_prime():
+    """The least number that no twelve, or no thirteen, first primes tell from a prime."""
+    twelve, thirteen = 399165290221 * 798330580441, 1287836182261 * 2575672364521
+    assert not is_prime(twelve) and is_prime(thirteen)
+
+
+def test_the_largest_field():
+    assert GF(2**61 - 1).p == 2**61 - 1
+    with says(ValueError, f"GF: p must be a prime with 2 ≤ p ≤ 2^61-1, got {2**61 + 15}"):
+        FiniteField(2**61 + 15)

@@ -105,9 +105,13 @@ def switch_among_constants(frame: Any, event: str, argument: Any) -> Any:
     return None
 
 
+ONE_AT_A_TIME = threading.Lock()  # Python 3.11 refuses a trace function while another is installed
+
+
 def traced(job: Callable[[], Any]) -> Callable[[], Any]:
     def run() -> Any:
-        sys.settrace(switch_among_constants)
+        with ONE_AT_A_TIME:
+            sys.settrace(switch_among_constants)
         return job()
 
     return run
@@ -207,6 +211,23 @@ def test_conversions_in_many_systems(real: bool) -> None:
         return lambda: bits(*(b for biases in convert(model, x).biases for b in (biases.b_KV, biases.b_D)))
 
     same_as_alone([job(numbers) for numbers in systems() if not real or "real" in numbers.can], 12)
+
+
+@pytest.mark.parametrize("phi", ["softmax", "elu+1"])
+def test_one_model_continued_in_many_threads(phi: str) -> None:
+    """They share its weights, its tables of angles, and the arrays of a cache with room left."""
+    rope = Rotary(width=4, placement="before" if phi == "softmax" else "after")
+    model = random_model(Float(), Config(2, 8, 2, d=4, m=4, phi=phi, rope=rope, vocabulary=11), seed=0)
+    prompted = convert(model, [3, 1, 4, 1, 5], restart=False)
+
+    def job(i: int) -> Callable[[], Any]:
+        def run() -> Any:
+            longer = convert(convert(prompted, [i, 2], restart=False), [i + 1], restart=False)
+            return bits(longer([7, i]), *(x for past in longer.biases for x in past.arrays().values()))
+
+        return run
+
+    same_as_alone([job(i) for i in range(THREADS)], 12)
 
 
 def test_large_products() -> None:

@@ -11,7 +11,7 @@ import refimpl as ri
 from refimpl.cli.main import main
 from refimpl.verify import check as checking
 from refimpl.verify.cases import Case, ModelCase, case_from_json
-from refimpl.verify.certificate import FORMAT, certificate, failure, replay
+from refimpl.verify.certificate import FORMAT, OTHER_VERSIONS, certificate, failure, replay
 from refimpl.verify.check import Draws, check, minimal
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS, verify
@@ -42,6 +42,7 @@ def test_it_says_all_that_was_done(made):
     assert len(data["source"]) == 64 and data["versions"]["numpy"] and data["versions"]["machine"]
     row = entry(data, "quadratic_eq_sum", "GF(10007)")
     assert row["verdict"] == "EXACT" and 0 < row["probability"] < 1 and row["degree"] > 10 and row["seconds"] > 0
+    assert "shapes, false with probability ≤ 2^-" in row["evidence"]
     assert len(row["shapes"]) == len(row["cases"]) == row["instances"] and row["shapes"][0].startswith("n=0 d=3")
     assert row["inputs"] != row["outputs"] and len(row["inputs"]) == 16
     assert entry(data, "quadratic_eq_sum", "float64")["error"] < entry(data, "quadratic_eq_sum", "float64")["bound"]
@@ -83,10 +84,10 @@ def test_on_other_versions_floats_need_only_agree_in_the_verdict(made):
     data = json.loads(made)
     data["versions"]["numpy"] = "1.0"
     entry(data, "quadratic_eq_sum", "float64")["error"] = 1.0
-    assert replay(data)[1] == []
+    assert replay(data)[1] == [OTHER_VERSIONS]
     entry(data, "quadratic_eq_sum", "Q")["outputs"] = "?"
     entry(data, "quadratic_eq_sum", "float64")["verdict"] = "FAIL"
-    assert [d.split(":")[0] for d in replay(data)[1]] == ["quadratic_eq_sum in Q", "quadratic_eq_sum in float64"]
+    assert [d.split(":")[0] for d in replay(data)[1][1:]] == ["quadratic_eq_sum in Q", "quadratic_eq_sum in float64"]
 
 
 def test_another_source_is_said_and_its_numbers_are_drawn_again(made, monkeypatch):
@@ -185,7 +186,7 @@ def test_a_failure_does_not_take_the_place_of_a_folder(monkeypatch, tmp_path, ca
     monkeypatch.chdir(tmp_path)
     use_implementation(monkeypatch, BROKEN)
     (tmp_path / "refimpl-failure-recurrent_eq_sum-Q.json").mkdir()
-    assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 2
+    assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 1  # the check fails, whatever can be written
     words = "cannot write refimpl-failure-recurrent_eq_sum-Q.json: not a regular file"
     assert capsys.readouterr().err == f"refimpl: verify: {words}\n"
 

@@ -20,7 +20,7 @@ from refimpl import GF, Degrees
 from refimpl.systems import ArraySystem
 from refimpl.systems.array import elementwise
 from refimpl.systems.degrees import Quotient
-from refimpl.verify.identity_testing import degree, restrict, survival
+from refimpl.verify.identity_testing import at, degree, fraction, plus, restrict, survival
 from tests.helpers.assertions import says
 
 FORMS = [ri.linear_attention, ri.linear_attention_quadratic, ri.linear_attention_recurrent, ri.linear_attention_chunked]
@@ -65,6 +65,32 @@ def test_a_line_on_which_there_is_nothing_to_see():
     seeds = itertools.count()
     with says(ValueError, "restrict: 256 points do not determine the degrees of f"):
         restrict(lambda x: GF(2**61 - 1).random((), next(seeds)), [()])
+
+
+@pytest.mark.parametrize(("points", "degree"), [(8, 3), (16, 11), (32, 27), (64, 59), (128, 123)])
+def test_a_fraction_fits_four_points_more_than_determine_it(points, degree):
+    """A polynomial of degree n is determined by n + 1 points."""
+    for power, needed in ((degree, points), (degree + 1, 2 * points)):
+        seen = []
+
+        def f(x, power=power, seen=seen):
+            seen.append(x)
+            return x**power
+
+        assert [int(part) for part in restrict(f, [()])] == [power, 0] and len(seen) == needed
+
+
+def test_polynomials_modulo_p():
+    assert at([3, 2, 1], 5, 97) == 3 + 2 * 5 + 5 * 5 and at([3, 2, 1], 5, 7) == 38 % 7 and at([], 5, 7) == 0
+    assert plus([1, 2, 3], 2, [3, 6, 2], 7) == [] and plus([1, 2], 3, [1, 1, 1], 97) == [4, 5, 3]
+    assert plus([1, 2, 3], 2, [3, 6, 2], 97) == [7, 14, 7] and plus([5], 1, [2], 7) == []
+
+
+def test_the_fraction_through_some_points():
+    """(2 + s²)/(1 + 3s) modulo 97, up to a common factor."""
+    p = 97
+    N, D = fraction([(2 + s * s) * pow(1 + 3 * s, -1, p) % p for s in range(1, 10)], p)
+    assert [a * pow(D[0], -1, p) % p for a in N] == [2, 0, 1] and [a * pow(D[0], -1, p) % p for a in D] == [1, 3]
 
 
 # Computed degrees

@@ -107,3 +107,45 @@ def test_bad_arguments():
         ValueError, match="exact_probe: `mask` must be one of causal, full, got 'casual'; did you mean 'causal'"
     ):
         ri.exact_probe(Float(), n=3, r=2, m=2, mask="casual")
+
+
+def written(probe):
+    return np.array(QQ.convert(probe.k).planes[0], dtype=int)[0]
+
+
+@pytest.mark.parametrize("start", [True, False])
+@pytest.mark.parametrize(("name", "n", "most"), [("float16", 200, 2 * 64), ("bfloat16", 40, 2 * 8), ("float32", 4, 4)])
+def test_a_probe_writes_as_often_as_it_may(name, n, most, start):
+    """2^p/32 times a feature, but for the first, or at every token; once less if the last token,
+    which is always written, is drawn too.
+    """
+    most = min(most, n if start else n - 1)  # where there is no state, token 0 writes feature 0
+    counts = set()
+    for seed in range(8):
+        k = written(ri.exact_probe(FORMATS[name], n=n, r=3, m=2, heads=1, start=start, seed=seed))
+        counts.add(int(k[:, 1:].sum()))
+        assert k[-1, 1:].any() and k.sum(axis=1).max() == 1 and abs(k[:, 1].sum() - k[:, 2].sum()) <= 1
+        assert k[:, 0].tolist() == [int(not start), *[0] * (n - 1)]
+    assert counts <= {most - 1, most} and most in counts
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_a_probe_of_one_feature_doubles_its_sum(start):
+    probes = [ri.exact_probe(Float(), n=20, r=1, m=2, heads=1, start=start, seed=seed) for seed in range(8)]
+    for probe in probes:
+        k = written(probe)[:, 0]
+        sums = np.cumsum([int(start), *k[k > 0]])
+        assert (probe.q == 1).all() and (sums[2:] == 2 * sums[1:-1]).all()
+    assert max(written(probe).max() for probe in probes) == 8
+
+
+@pytest.mark.parametrize("start", [True, False])
+@pytest.mark.parametrize("mask", ["causal", "full", 2])
+@pytest.mark.parametrize("layout", [None, "half", "interleaved"])
+def test_the_expected_output_is_that_of_attention(layout, mask, start):
+    for r, normalise in ((1, True), (5, True), (5, False), (8, True)):
+        probe = ri.exact_probe(
+            Float(), n=6, r=r, m=2, heads=3, mask=mask, seed=r, normalise=normalise, layout=layout, start=start
+        )
+        assert probe.mismatch(*ri.linear_attention(probe.q, probe.k, probe.v, **probe.options)) is None
+        assert set(np.unique(probe.v)) == {-1, 1} and probe.q.shape == (3, 6, r)

@@ -170,13 +170,13 @@ def turns_of(model: Model, at: range, numbers: Numbers, width: int) -> tuple[Any
 # Norms, MLPs, layers
 
 
-def norm_formula(kind: str, x: Array, gain: Any = 1, offset: Any = 0) -> Any:
+def norm_formula(kind: str, x: Array, gain: Any = 1, offset: Any = 0, epsilon: Fraction = EPSILON) -> Any:
     """(x − mean) / √(variance + ε), variance = mean(x²) − mean²; rms: without the mean"""
     xp, width = array_namespace(x), x.shape[-1]
     if kind == "none":
         return x
     mean = total(columns(x)) / width if kind.startswith("layer") else 0 * x[..., :1]
-    u = total([y * y for y in columns(x)]) / width - mean * mean + constant(x, EPSILON)
+    u = total([y * y for y in columns(x)]) / width - mean * mean + constant(x, epsilon)
     scale = 2 / (1 + u) if kind.endswith("rational") else 1 / xp.sqrt(u)
     return (x - mean) * scale * gain + offset
 
@@ -229,7 +229,10 @@ def attention_formula(
     transpose = xp.matrix_transpose
 
     def turn(x: Any, where: str) -> Any:
-        return rotated(x, *turns, case.rope[0]) if placement == where and case.rope else x
+        if placement != where or not case.rope:
+            return x
+        cos, sin = turns
+        return rotated(x, cos, sin, case.rope[0])
 
     q, k = turn(q, "before"), turn(k, "before")
     if case.phi == "softmax":
@@ -338,16 +341,19 @@ def generation(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides
     yield "logit of the id", chosen[:, None], xp.max(last, axis=-1, keepdims=True)
 
 
-def draw_padding(case: Case, numbers: Numbers, like: Array) -> tuple[list[int], Any]:
-    """The tokens that count, and the mask that says so, in the library of `like`."""
-    rows = [bool(i) for i in numbers.integers(0, 3, case.n)]
-    mask = np.array(rows, dtype=bool)
+def draw_padding(case: Case, numbers: Numbers, like: Array, first: bool = False) -> tuple[list[int], Any]:
+    """The tokens that count, and the mask that says so, in the library of `like`.
+
+    first : whether the first token must count
+    """
+    rows = [bool(i) or (first and t == 0) for t, i in enumerate(numbers.integers(0, 3, case.n))]
+    mask: Any = np.array(rows, dtype=bool)
     if not isinstance(like, SystemArray):
         mask = array_namespace(like).asarray(mask, device=device(like))
     return [t for t, keep in enumerate(rows) if keep], mask
 
 
-def take(x: Any, kept: list[int]) -> Any:
+def select(x: Any, kept: list[int]) -> Any:
     """These tokens of x."""
     return tokens(x[..., :0, :], *(x[..., t : t + 1, :] for t in kept))
 
@@ -360,7 +366,7 @@ def zeroed(x: Any, kept: list[int]) -> Any:
 def nothing_at_padded(name: str, o: Any, kept: list[int]) -> Sides:
     """1 + o = 1 at all other tokens; a relative bound on 0 would say nothing."""
     if len(kept) < o.shape[-2]:
-        rest = 1 + take(o, [t for t in range(o.shape[-2]) if t not in kept])
+        rest = 1 + select(o, [t for t in range(o.shape[-2]) if t not in kept])
         yield f"{name}1 + o of padded tokens", rest, array_namespace(o).ones_like(rest)
 
 
@@ -370,16 +376,17 @@ def padding(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     For φ = identity the right side gives them the key 0; for other maps it leaves them out.
     """
     (q, k, v), options = problem(case, numbers)
-    kept, mask = draw_padding(case, numbers, q)
+    # Without a past, the right side must see a key even where the token itself is padded.
+    kept, mask = draw_padding(case, numbers, q, first=case.phi == "identity" and case.start is None)
     if case.phi == "identity":
         want, end = impl.linear_attention(q, zeroed(k, kept), v, **options)
-        want = take(want, kept)
+        want = select(want, kept)
     else:
-        want, end = impl.linear_attention(*(take(x, kept) for x in (q, k, v)), **options)
+        want, end = impl.linear_attention(*(select(x, kept) for x in (q, k, v)), **options)
     end = State(end.S, end.z, case.position + case.n)
     for name, form in linear_forms(case, impl).items():
         o, after = form(q, k, v, **options, padding=mask)
-        yield f"{name}: o", take(o, kept), want
+        yield f"{name}: o", select(o, kept), want
         yield from nothing_at_padded(f"{name}: ", o, kept)
         yield from states(f"{name}:", after, end)
     start = options.get("state") or no_text(v, feature_count(case), case.m, lead=case.heads[1], position=case.position)
@@ -390,13 +397,13 @@ def softmax_padding(case: Case, numbers: Numbers, impl: Implementation) -> Sides
     """In softmax attention padded tokens count for nothing, in the text and in the KV cache."""
     q, k, v = problem(case, numbers)[0]
     kept, mask = draw_padding(case, numbers, q)
-    want, _ = impl.softmax_attention(*(take(x, kept) for x in (q, k, v)))
+    want, _ = impl.softmax_attention(*(select(x, kept) for x in (q, k, v)))
     for name, form in (("sum", impl.softmax_attention), ("shifted", impl.softmax_attention_shifted)):
         for t in (0, case.n // 2):
             first, cache = form(*(x[..., :t, :] for x in (q, k, v)), padding=mask[:t])
             rest, _ = form(*(x[..., t:, :] for x in (q, k, v)), padding=mask[t:], cache=cache)
             o = tokens(first, rest)
-            yield f"{name}, split at {t}: o", take(o, kept), want
+            yield f"{name}, split at {t}: o", select(o, kept), want
             yield from nothing_at_padded(f"{name}, split at {t}: ", o, kept)
 
 

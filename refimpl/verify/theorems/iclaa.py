@@ -125,17 +125,23 @@ def cache_conversion(case: ModelCase, numbers: Numbers, impl: Implementation) ->
     yield "output from the cache", convert()(problem.text), want
     if case.M:
         yield "output from a memory of all tokens", convert(by=Compression("cache"))(problem.text), want
+    if case.M > 1:
+        first, second = problem.cut(0, case.M // 2), problem.cut(case.M // 2, case.M)
+        for name, by in (("a cache", None), ("a memory", Compression("cache"))):
+            before = impl.convert(problem.model, first, restart=case.restart, by=by)
+            both = impl.convert(before, second, restart=case.restart, by=Compression("cache"))
+            yield f"output from {name}, then a memory", both(problem.text), want
 
 
 def iclaa_strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """Prompts that are converted one after the other count λ₁, λ₂ times each, in one joint memory.
+    """Prompts converted one after the other count λ₁, λ₂, λ₃ times each, in one joint memory.
 
     The right side is a sum over all positions, for a model of one layer of attention.
     """
-    problem, λ = Problem.of(case, numbers, impl), [x * x + Fraction(1, 2) for x in (numbers.draw(), numbers.draw())]
-    half, by = case.M // 2, Compression("positive", case.chunk or FEATURES)
-    model, M = problem.model, case.M
-    for strength, a, b in zip(λ, (0, half), (half, M), strict=True):
+    problem, λ = Problem.of(case, numbers, impl), [numbers.draw() for _ in range(3)]
+    λ, by, M = [x * x + Fraction(1, 2) for x in λ], Compression("positive", case.chunk or FEATURES), case.M
+    model, ends = problem.model, (0, M // 2, M - 1, M)
+    for strength, a, b in zip(λ, ends, ends[1:], strict=False):
         model = impl.convert(model, problem.cut(a, b), by=by, strength=strength)
     ((memory, *others),) = (cache.memories for cache in model.biases or ())
     yield "memories", len(others), 0
@@ -149,7 +155,7 @@ def iclaa_strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> S
         )
         q, k = (root * (rope(y, at) if rope else y) for y in (q, k))
         prompt = memory.phi(q[M:, :]) @ xp.matrix_transpose(memory.phi(k[:M, :]))
-        sim = xp.concat([λ[0] * prompt[:, :half], λ[1] * prompt[:, half:]], axis=-1)
+        sim = xp.concat([λ[j] * prompt[:, ends[j] : ends[j + 1]] for j in range(3)], axis=-1)
         own = xp.exp(q[M:, :] @ xp.matrix_transpose(k[M:, :]))
         rows = []
         for t in range(case.n):
@@ -161,12 +167,15 @@ def iclaa_strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> S
 
 FEATURES = 66  # of a memory of usual size
 TWICE = ModelCase(4, 2, heads=2, groups=1, m=3, phi="softmax", rope=("interleaved", "before", 2), chunk=5)
-STRENGTHS = (TWICE, replace(TWICE, M=2, n=1, groups=2, rope=None), replace(TWICE, rope=("half", "before", 2), d=3))
+STRENGTHS = (TWICE, replace(TWICE, M=3, n=1, groups=2, rope=None), replace(TWICE, rope=("half", "before", 2), d=3))
 MANY = (
     replace(TWICE, M=259, n=3, width=5, rope=("half", "before", 2), chunk=None),
     replace(TWICE, M=66, n=3, heads=6, groups=3, width=65, d=66, rope=("interleaved", "before", 66), chunk=None),
 )
-LONG = (tuple(FeatureCase(phi, 9, 5, 65, 128, rope=("half", 64)) for phi in ("positive", "hyperbolic", "favor++")),)
+LONG = (
+    tuple(FeatureCase(phi, 9, 5, 65, 128, rope=("half", 64)) for phi in ("positive", "hyperbolic", "favor++")),
+    tuple(FeatureCase(phi, 33, 34, 3, 5, rope=("interleaved", 2)) for phi in ("orthogonal", "positive", "simplex")),
+)
 CACHES = (
     (
         replace(SHALLOW, M=260, n=2, heads=1, width=3, chunk=None),

@@ -236,8 +236,9 @@ def kv_cache(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
     last = case.n - 3 if large(case) else 0
+    q, k, v = arrays
     want = (
-        softmax_rows(*arrays, options["rope"], last) if large(case) else impl.softmax_attention(*arrays, **options)[0]
+        softmax_rows(q, k, v, options["rope"], last) if large(case) else impl.softmax_attention(q, k, v, **options)[0]
     )
     for t in [last] if large(case) else split_points(case):
         first, cache = impl.softmax_attention_shifted(*part(arrays, 0, t), **options)
