@@ -62,7 +62,8 @@ NAMED_TWICE = {
 # its type in
 # arrays.py; and nano.py's example.
 ON_THE_HOST = {
-    *("arrays", "attention.feature_error", "attention.random_features", "descent.ren_liu", "model.generation", "nano"),
+    *("arrays", "attention.feature_error", "attention.random_features", "attention.underflow", "descent.ren_liu"),
+    *("model.generation", "nano"),
     *("prompt.compression", "prompt.compression.best", "prompt.compression.clusters", "prompt.compression.landmarks"),
     *("prompt.compression.sampling", "prompt.fidelity"),
 }
