@@ -271,7 +271,7 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
     z = xp.broadcast_to(z, S.shape[:-1])
     o, n, position = Pieces(v, (*heads, text.n, S.shape[-1])), 0, text.position + text.n
     normal, judge, start = smallest_normal(v.dtype), None, (S, z)
-    for num, den, S, z in formula(text, S, z, P):  # noqa: B020
+    for num, den, S, z in formula(text, S, z, P):  # noqa: B007, B020
         keep = None if text.keep is None else text.keep[..., n : n + num.shape[-2], :]
         if keep is not None:
             num, den = padded_zero_over_one(keep, num, den)

@@ -79,7 +79,8 @@ class Scaled:
 
 def row_exponents(*arrays: HostArray) -> HostArray:
     """(..., n, 1): the exponent of the largest entry of each row, in all these arrays."""
-    return np.frexp(np.max([np.max(np.abs(x), axis=-1, keepdims=True) for x in arrays], axis=0))[1]
+    largest = np.max([np.max(np.abs(x), axis=-1, keepdims=True) for x in arrays], axis=0)
+    return np.asarray(np.frexp(largest)[1])
 
 
 class Judge:
@@ -113,7 +114,7 @@ class Judge:
         if self.text.kernel.normalise:
             zero = (got_den == 0) & (np.abs(exact_den) > g * A_den) & (A_den > LEAST) & counts
             self.refuse(zero[..., 0], ("token",), start, "the denominator φ(q)·z underflows")
-            scale = self.v
+            scale: Any = self.v
             o, right, share = got / got_den, exact / exact_den, A_den / np.abs(exact_den)
             o = np.ldexp(o, -scale)
             bound = (g * (A / np.abs(exact_den) + np.abs(right) * share) + self.u * np.abs(right)) / (1 - g * share)
@@ -126,7 +127,7 @@ class Judge:
         self.refuse(lost, ("token", "column"), start, "the output underflows")
 
     def form_again(self) -> tuple[HostArray, ...]:
-        """Exponents of queries, num, den, and both of magnitudes; () if no product can underflow."""
+        """Exponents of queries, num, den, both of magnitudes; () if no product can underflow."""
         blocks = [(a, min(a + self.block, self.text.n)) for a in range(0, self.text.n, self.block)]
         ranges = [[range_of(x) for x in self.text[a:b]] for a, b in blocks]
         ranges.append([(inf, 0.0)] * 5)  # of no tokens
@@ -141,7 +142,8 @@ class Judge:
         for magnitudes in (False, True):
             text = Scaled(self.text, self.k, self.v, self.block, magnitudes)
             state = np.ldexp(first[0], -self.k - self.v), np.ldexp(first[1], -self.k)
-            pieces = list(self.sums(text, *map(np.abs, state) if magnitudes else state, self.P))
+            S_, z_ = (np.abs(x) if magnitudes else x for x in state)
+            pieces = list(self.sums(text, S_, z_, self.P))
             found += [np.concatenate([p[i] for p in pieces], axis=-2) for i in (0, 1)]
         wide = Scaled(self.text, 0, 0, self.block).wide
         e = [row_exponents(wide(x[0]), wide(x[2])) for x in (self.text[a:b] for a, b in blocks)]

@@ -44,7 +44,7 @@ def tiny_texts(draw):
 
 
 def unjudged(form, text, options, monkeypatch):
-    """What the form computes if nobody looks for underflow; None if it refuses for another reason."""
+    """What the form computes if nobody looks for underflow; None if it refuses otherwise."""
     with monkeypatch.context() as patch:
         patch.setattr(underflow.Judge, "check", lambda *_: None)
         try:
@@ -134,7 +134,7 @@ def test_zeros_that_are_right(form):
 
 @forms
 def test_what_rounding_explains_is_not_lost(form):
-    """(1 + 2⁻²⁶) − 1 may be 0 in float32. The second feature does underflow, and does not matter."""
+    """(1 + 2⁻²⁶) − 1 may be 0 in float32. The second feature underflows, and does not matter."""
     x = np.array([[1, 2.0**-70]] * 3, np.float32)
     o, _ = form(x, x, np.array([[1], [2.0**-26], [-1]], np.float32), mask="full")
     assert np.isin(o, [0, np.float32(2.0**-26) / 3]).all()
@@ -143,7 +143,7 @@ def test_what_rounding_explains_is_not_lost(form):
 
 @forms
 def test_numbers_that_the_reference_cannot_hold_are_not_judged(form):
-    """The last key or value is 2¹⁰⁷³ times the first, which lose digits when all are scaled alike."""
+    """The last key or value is 2¹⁰⁷³ times the first, which lose digits when scaled alike."""
     q, k = np.full((3, 1), 2.0**-560), np.array([[1.25 * 2.0**-473], [1.265625 * 2.0**-473], [2.0**600]])
     o, _ = form(q, k, np.array([[1.0], [-1.0], [1.0]]))
     assert o[1, 0] == (1.25 - 1.265625) / (1.25 + 1.265625)
@@ -165,7 +165,7 @@ def test_padded_tokens_are_not_judged(form):
 @forms
 def test_a_denominator_that_underflows_to_zero(form):
     small = np.full((3, 2), 1e-23, np.float32)
-    with pytest.raises(ri.Underflow, match="the denominator φ.q.·z underflows numpy float32 at token 0; scale"):
+    with pytest.raises(ri.Underflow, match=r"the denominator φ.q.·z underflows numpy float32 at token 0; scale"):
         form(small, small, np.ones_like(small))
 
 
@@ -174,7 +174,7 @@ def test_a_long_text_and_a_state():
     rng = np.random.default_rng(0)
     q, k, v = rng.random((3, 8, 300, 4)).astype(np.float32)
     q[5, 290] = v[5, :, 2] = 1e-25
-    with pytest.raises(ri.Underflow, match="at token 290, column 2, head .5,."):
+    with pytest.raises(ri.Underflow, match=r"at token 290, column 2, head .5,."):
         ri.linear_attention_chunked(q, k, v)
     state = ri.State(np.full((4, 4), 1e-30, np.float32), np.full(4, 1e-20, np.float32))
     with pytest.raises(ri.Underflow, match="at token 0, column 0"):
