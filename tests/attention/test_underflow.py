@@ -186,5 +186,5 @@ def test_other_libraries(library):
     if library != "array_api_strict":
         pytest.importorskip(library)
     x = ri.Float(library, "float32").convert(np.full((5, 3), 1e-20))
-    with pytest.raises(ri.Underflow, match="float32 at token 0, column 0; scale"):
+    with pytest.raises(ri.Underflow, match=r"underflows .*float32 at token 0.*; scale"):
         ri.linear_attention_chunked(x, x, x)
