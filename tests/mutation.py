@@ -31,8 +31,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"OPENBLAS_NUM_THREADS": "1", "HYPOTHESIS_PROFILE": "default"}
-os.environ.pop("REFIMPL_MODELS", None)
+if __name__ == "__main__":  # before NumPy is imported, and not where pytest imports this file
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "HYPOTHESIS_PROFILE": "default"}
+    os.environ.pop("REFIMPL_MODELS", None)
 
 # These are imported once, and every mutant is tested in a fork of this process.
 import array_api_compat.numpy
