@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,10 @@ from hypothesis import HealthCheck, settings
 from tests.helpers import raises
 
 raises.record()
+
+# Under nohup, or after &, this process starts with signals ignored, and its children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Exact arithmetic is slow per example and its speed varies: no deadline. Derandomised: CI runs what
 # a user runs.

@@ -29,7 +29,11 @@ CASES = [pytest.param(case, id=f"{table}: {name}") for table, cases in TABLES.it
 # Lines that no test of this process can reach, and why
 PHI, DIGEST = "the φ of a model was checked when it was made", "`digest` has refused such a model before"
 RATIONAL = "these numbers are rationals of a system of ours, or floats that were found to be finite"
+LIMIT = "the limit was checked when the file was opened"
 UNREACHED = {
+    "cli/prompt.py: budget('--prompt', options.limit)": LIMIT,
+    "files/checkpoint.py: budget('load', limit, sum((x.nbytes for x in contents.tensors.values())))": LIMIT,
+    "files/models/__init__.py: budget('read_model', limit, opening.size)": LIMIT,
     "files/checkpoint.py: config_text('load', config)": PHI,
     "files/checkpoint.py: config_text('save', model.config)": DIGEST,
     "files/checkpoint.py: arrays_on_disk('save', model.weights)": DIGEST,

@@ -224,6 +224,11 @@ VALUE_ERRORS: Table = {
 }
 
 
+VALUE_ERRORS |= {
+    "read_model: `limit` must be a finite number ≥ 0, got -1": lambda: ri.read_model("m", limit=-1),
+    "read_tokenizer: `limit` must be a finite number ≥ 0, got nan": lambda: ri.read_tokenizer("m", limit=float("nan")),
+}
+
 TYPE_ERRORS: Table = {
     # Models on disk
     "save: `model` must be a Model, got State": lambda: ri.save("m", bias),

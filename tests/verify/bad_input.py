@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from refimpl import State
 from refimpl.verify.bounds import exact_with_bound
+from refimpl.verify.cases import FeatureCase, ModelCase
 from refimpl.verify.conversion_check import check_conversion
 from tests.helpers.bad_input import S, Table, cases, converted, k, model, q, v
 
@@ -16,6 +17,10 @@ VALUE_ERRORS: Table = {
     "check_conversion: `text` must hold ids from 0 to 4, got 9 at token 0": lambda: check_conversion(
         model, converted, [3, 1, 4], [9]
     ),
+    "ModelCase: `rope` must turn an even number of features, got 1": ModelCase(1, 1, rope=("half", "after", 1)).check,
+    "FeatureCase: `rope` must turn an even number of features, got 1": FeatureCase(
+        "positive", 1, 1, 2, rope=("half", 1)
+    ).check,
 }
 
 CASES = cases({ValueError: VALUE_ERRORS})

@@ -54,6 +54,11 @@ def test_a_replay_gives_the_same(made):
     assert differences == [] and len(results) == 9  # the rest is N/A
 
 
+def test_a_replay_wants_a_limit_that_is_a_number(made):
+    with pytest.raises(ValueError, match=r"^replay: `limit` must be a finite number ≥ 0, got inf$"):
+        replay(json.loads(made), limit=float("inf"))
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("outputs", "0" * 16), ("inputs", "0" * 16), ("verdict", "FAIL"), ("degree", 1), ("instances", 3)],
