@@ -1,11 +1,14 @@
 """`python proofs/table.py` writes what follows from refimpl/verify/formal.toml and the proofs.
 
-That is the table of README.md and, at the end of formal.toml, the digests of all sources and of the
-statements that the last `make -C proofs audit` saw.
+That is the table of README.md and, at the end of formal.toml, the digests of all sources and of all
+statements. It believes no file about them: it audits what `make -C proofs check` has built, and
+asks Coq for each statement.
 """
 
-import json
+import sys
 from pathlib import Path
+
+import audit
 
 from refimpl.verify import formal
 
@@ -37,7 +40,18 @@ def with_digests(text: str, printed: dict[str, str]) -> str:
     return text.partition(DIGESTS)[0] + DIGESTS + "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    build, modules = HERE / "_build", sorted(path.stem for path in HERE.glob("*.v"))
+    for module in modules:
+        built = build / f"{module}.v"
+        if not built.is_file() or built.read_bytes() != (HERE / f"{module}.v").read_bytes():
+            sys.exit(f"table: {module}.v is not what was built; run {formal.COMMAND} first")
+    if wrong := audit.main(build, modules):
+        sys.exit("\n".join(["table: not in order", *filter(None, wrong)]))
+    printed = audit.printed(build, modules)
     README.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
-    audited = json.loads((HERE / "_build" / "audited.json").read_text(encoding="utf-8"))
-    DATA.write_text(with_digests(DATA.read_text(encoding="utf-8"), audited["statements"]), encoding="utf-8")
+    DATA.write_text(with_digests(DATA.read_text(encoding="utf-8"), printed), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import Any
 
 from .errors import brief
@@ -34,7 +35,7 @@ class Budget:
         for kind, amount in (("memory", memory), ("operations", operations)):
             usual, free, words = units[kind]
             self.spent[kind] += amount
-            allowed = int(self.limit * usual) + free * self.paid
+            allowed = int(Fraction(self.limit) * usual) + free * self.paid
             if self.spent[kind] > allowed:
                 enough = -(-(self.spent[kind] - free * self.paid) // usual)
                 advice = f"if you trust the file, raise `limit` to {number(enough)}"

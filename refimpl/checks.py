@@ -110,6 +110,21 @@ def check_integer(who: str, name: str, x: Any, *, least: float = -inf, most: flo
     return i
 
 
+def check_flag(who: str, name: str, x: object) -> None:
+    if type(x).__name__ not in ("bool", "bool_"):
+        raise TypeError(f"{who}: `{name}` must be True or False, got {brief(x)}")
+
+
+def check_sequence(who: str, name: str, x: object) -> None:
+    if not isinstance(x, tuple | list):
+        raise TypeError(f"{who}: `{name}` must be a tuple, got {type(x).__name__}")
+
+
+def check_function(who: str, name: str, x: object) -> None:
+    if not callable(x):
+        raise TypeError(f"{who}: `{name}` must be a function, got {type(x).__name__}")
+
+
 def check_token_ids(who: str, name: str, x: Any, vocabulary: int) -> Any:
     """Token ids (..., n) as a NumPy array; None if x is an array of other numbers."""
     if isinstance(x, SystemArray) or (is_array_api_obj(x) and not array_namespace(x).isdtype(x.dtype, "integral")):

@@ -1,6 +1,8 @@
 import os
 import signal
-from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: BLAS in each has one thread
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,16 +32,24 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow; HYPOTHESIS_PROFILE=ci runs it"))
-    # tests of what the whole session has done: last, and only if there is a whole session
-    last = [item for item in items if item.get_closest_marker("whole_session")]
-    items[:] = [item for item in items if item not in last]
-    chosen = config.option.keyword or config.option.markexpr or any("::" in arg for arg in config.args)
-    # Without every library, tests are skipped: CI's second run has them all.
-    complete = os.environ.get("REFIMPL_NO_SKIP")
-    if complete and not chosen and {item.path for item in items} >= set(Path(__file__).parent.rglob("test_*.py")):
-        items += last
-    else:
-        config.hook.pytest_deselected(items=last)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """A process of pytest-xdist has ended: what refused something there."""
+    raises.seen.update(map(tuple, getattr(node, "workeroutput", {}).get("raises", ())))
+
+
+def pytest_sessionfinish(session):
+    """With every test and library, each line that may refuse something must have done so."""
+    config, option = session.config, session.config.option
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["raises"] = sorted(raises.seen)
+        return
+    every = config.args_source is config.ArgsSource.TESTPATHS and not (option.keyword or option.markexpr or option.lf)
+    if os.environ.get("REFIMPL_NO_SKIP") and every and (found := raises.untested()):
+        print("", *found, sep="\n")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _no_skip(report):

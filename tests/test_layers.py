@@ -28,7 +28,7 @@ LAYERS = (
     ("files",),
     ("verify",),
     ("cli",),
-    ("", "__main__"),  # the package itself
+    ("", "public", "__main__"),  # the package itself
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

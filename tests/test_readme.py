@@ -30,7 +30,7 @@ def test_commands_make_their_own_environment_then_verify_and_test():
     assert all(c.startswith("python3 -m venv .venv && .venv/bin/pip install") for c in (first, second))
     assert (
         first.endswith(".venv/bin/refimpl verify")
-        and second.endswith(".venv/bin/python -m pytest")
+        and second.endswith(".venv/bin/python -m pytest -n auto")
         and ".[test]" in second
     )
 

@@ -11,16 +11,21 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
 from typing import Any, cast
 
 from ..arrays import Array
+from ..budget import number
 from ..checks import check_integer, check_kinds, check_scalar, check_shape, check_type, common_namespace
 from ..errors import brief, choose
 from ..systems.floats import array_namespace, quiet, require_of
 from .rope import Rope
 
 FeatureMap = Callable[[Array], Array]
+Count = Callable[[int], int]  # how many features a map makes of d numbers
 FEATURE_MAPS: dict[str, FeatureMap] = {}
+MOST_NUMBERS = 2**32  # features made at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,17 +84,28 @@ def check_kernel(who: str, kernel: object) -> None:
         raise TypeError(f"{who}: `kernel` must be a Kernel, such as Kernel('elu+1'), got {type(kernel).__name__}")
 
 
-def needs(capability: str, name: str) -> Callable[[FeatureMap], FeatureMap]:
-    """Register a map under its name, with the capability that it needs of a number system."""
+def as_many(d: int) -> int:
+    return d
+
+
+def up_to_squares(d: int) -> int:
+    return 1 + d + d * d
+
+
+def needs(capability: str, name: str, count: Count = as_many) -> Callable[[FeatureMap], FeatureMap]:
+    """Register a map under its name, with the capability that it needs of a number system.
+
+    count : how many features it makes of d numbers
+    """
 
     def register(phi: FeatureMap) -> FeatureMap:
-        FEATURE_MAPS[name] = check_input(phi, capability, name)
+        FEATURE_MAPS[name] = check_input(phi, capability, name, count)
         return FEATURE_MAPS[name]
 
     return register
 
 
-def check_input(phi: FeatureMap, capability: str, name: str) -> FeatureMap:
+def check_input(phi: FeatureMap, capability: str, name: str, count: Count = as_many) -> FeatureMap:
     """The map for arrays (..., features) of floats or of a system with this capability only."""
 
     @functools.wraps(phi)
@@ -97,10 +113,14 @@ def check_input(phi: FeatureMap, capability: str, name: str) -> FeatureMap:
     def checked(x: Array, /) -> Array:
         check_kinds(name, x=x)
         check_shape(name, "x", x, "features")
+        if x.ndim > 32:
+            raise ValueError(f"{name}: `x` must have at most 32 axes, got {x.ndim}")
         require_of(x, capability, name)
+        if (r := prod(x.shape[:-1]) * count(x.shape[-1])) > MOST_NUMBERS:
+            raise ValueError(f"{name}: `x` must have at most 2^32 features in all, got {number(r)}")
         return phi(x)
 
-    checked.needs = capability  # type: ignore[attr-defined]
+    checked.needs, checked.count = capability, count  # type: ignore[attr-defined]
     return checked
 
 
@@ -112,7 +132,7 @@ def feature_map(name: str) -> FeatureMap:
     """
     if isinstance(name, str) and name in FEATURE_MAPS:
         return FEATURE_MAPS[name]
-    parts = re.fullmatch(r"(\w+)\((\d+)\)", name) if isinstance(name, str) else None
+    parts = re.fullmatch(r"(\w+)\((\d{1,4})\)", name) if isinstance(name, str) else None
     if parts and parts[1] in FAMILIES and int(parts[2]) <= 16:  # a name may come from a file
         return FAMILIES[parts[1]](int(parts[2]))
     choose("feature_map", "name", name, [*FEATURE_MAPS, *(f"{family}({n})" for family in FAMILIES for n in (1, 2))])
@@ -161,7 +181,7 @@ def exp(x: Array, /) -> Array:
     return array_namespace(x).exp(x)
 
 
-@needs("real", "taylor2")
+@needs("real", "taylor2", up_to_squares)
 def taylor2(x: Array, /) -> Array:
     """φ(x) = [1, x/d^¼, vec(xxᵀ)/√(2d)], so φ(q)·φ(k) = 1 + u + u²/2 with u = q·k/√d.
 
@@ -177,6 +197,10 @@ def taylor2(x: Array, /) -> Array:
 def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
     """(φ_q, φ_k) of 1 + u + u²/2, u = scale·q·k. Only φ_q has the scale.   Needs field"""
 
+    number = isinstance(scale, int | float | Fraction) and not isinstance(scale, bool)
+    if not number and getattr(scale, "shape", None) != ():
+        raise TypeError(f"taylor2_pair: `scale` must be a number or an array of shape (), got {brief(scale)}")
+
     def phi_q(x: Array, /) -> Array:
         c = check_scalar("taylor2_pair", "scale", scale, x=x)
         return array_namespace(x).concat([x[..., :1] * 0 + 1, c * x, c * c * outer(x, x) / 2], axis=-1)
@@ -184,7 +208,8 @@ def taylor2_pair(scale: Any) -> tuple[FeatureMap, FeatureMap]:
     def phi_k(x: Array, /) -> Array:
         return array_namespace(x).concat([x[..., :1] * 0 + 1, x, outer(x, x)], axis=-1)
 
-    return check_input(phi_q, "field", "taylor2_pair"), check_input(phi_k, "field", "taylor2_pair")
+    phi_q, phi_k = (check_input(phi, "field", "taylor2_pair", up_to_squares) for phi in (phi_q, phi_k))
+    return phi_q, phi_k
 
 
 def polynomial(degree: int) -> FeatureMap:
@@ -195,7 +220,7 @@ def polynomial(degree: int) -> FeatureMap:
     >>> phi(x) @ GF(7).matrix_transpose(phi(x)), pow(1 + 2 * 2 + 3 * 3, 2, 7)
     (GF(7)([[0]]), 0)
     """
-    check_integer("polynomial", "degree", degree, least=0)
+    check_integer("polynomial", "degree", degree, least=0, most=64)
 
     def phi(x: Array, /) -> Array:
         xp = array_namespace(x)
@@ -206,7 +231,7 @@ def polynomial(degree: int) -> FeatureMap:
         return features
 
     phi.__name__ = f"polynomial({degree})"
-    return check_input(phi, "ring", phi.__name__)
+    return check_input(phi, "ring", phi.__name__, lambda d: (d + 1) ** degree)
 
 
 def dpfp(nu: int) -> FeatureMap:
@@ -225,7 +250,7 @@ def dpfp(nu: int) -> FeatureMap:
         return xp.concat([a * b for b in rolled], axis=-1)
 
     phi.__name__ = f"dpfp({nu})"
-    return check_input(phi, "ordered", phi.__name__)
+    return check_input(phi, "ordered", phi.__name__, lambda d: 2 * d * nu)
 
 
 FAMILIES: dict[str, Callable[[int], FeatureMap]] = {"polynomial": polynomial, "dpfp": dpfp}
@@ -238,11 +263,14 @@ def hedgehog(W: Array, b: Array) -> FeatureMap:
     Source   Zhang et al. 2024
     """
 
+    common_namespace("hedgehog", W=W, b=b)
+    check_shape("hedgehog", "W", W, "e", "d")
+    check_shape("hedgehog", "b", b, W.shape[-2], like="to match `W`")
+
     def phi(x: Array, /) -> Array:
         xp = common_namespace("hedgehog", x=x, W=W, b=b)
         require_of(x, "real", "hedgehog")
         check_shape("hedgehog", "W", W, "e", x.shape[-1], like="to match `x`")
-        check_shape("hedgehog", "b", b, W.shape[-2], like="to match `W`")
         y = 2 * (xp.matmul(x, xp.matrix_transpose(W)) + b)
         y = xp.concat([y, -y], axis=-1)
         e = xp.exp(y - xp.max(y, axis=-1, keepdims=True))

@@ -39,11 +39,12 @@ from ..errors import NotDefined, NotFinite, Underflow, ZeroDenominator
 from ..systems.floats import Pieces, array_namespace, itemsize, keep_where, quiet, require_of, sums
 from .feature_maps import FeatureMap, Kernel, check_kernel, identity
 from .past import Past
-from .underflow import Judge, any_below, smallest_normal
+from .underflow import Judge, any_below, check_columns, smallest_normal
 
 IDENTITY, UNNORMALISED = Kernel(), Kernel(normalise=False)  # φ(x) = x, no RoPE
 ROWS = 256  # enough to keep BLAS busy, yet 1000 keys and 12 heads stay below 32 MB
 CACHE = 2**18  # bytes
+LONGEST_CHUNK = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,6 +281,8 @@ def sum_and_divide(formula: Sums, text: Text, P: int, state: State | None) -> tu
             judge.check(num, den, n, keep)
         o.append(divide(who, num, den, start=n) if normalise else require_finite(who, "the output", num, start=n))
         n += num.shape[-2]
+    if normal and normalise:
+        check_columns(who, start[0], S, lambda: (text[a:b][1::3] for a, b in spans(0, text.n, text.block or 1)))
     after = State(S, z if state is None or state.z is not None else None, position)
     return o.array(), finite_state(who, after)
 
@@ -457,11 +460,11 @@ LINEAR = (linear_attention, linear_attention_quadratic, linear_attention_recurre
 
 
 def chunk_length(q: Array, *others: Array) -> int:
-    """The largest multiple of 16 whose scores, in all heads, fit CACHE bytes; from 32 to 128.
+    """The largest multiple of 16 whose scores, in all heads, fit CACHE bytes; at least 32.
 
     Longer chunks need fewer calls but more arithmetic. They are slow once they exceed the cache.
     """
-    return min(max(isqrt(CACHE // (common_heads(q, *others) * itemsize(q))) // 16 * 16, 32), 128)
+    return min(max(isqrt(CACHE // (common_heads(q, *others) * itemsize(q))) // 16 * 16, 32), LONGEST_CHUNK)
 
 
 def common_heads(*arrays: Array) -> int:

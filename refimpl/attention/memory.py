@@ -21,7 +21,7 @@ from math import prod
 from typing import Any, Protocol, Self
 
 from ..arrays import Array
-from ..checks import check_finite, check_shape, common_namespace, divide, leading_axes
+from ..checks import check_finite, check_shape, check_type, common_namespace, divide, leading_axes
 from ..errors import NotDefined
 from ..systems.floats import array_namespace, itemsize, quiet
 from .rope import Rope
@@ -175,6 +175,11 @@ class Memory:
         return sum(prod(x.shape) * itemsize(x) for x in self.own_arrays().values()) + self.phi.nbytes
 
 
+def check_map(who: str, phi: object) -> None:
+    if not all(callable(getattr(phi, name, None)) for name in ("log", "rotated")):
+        raise TypeError(f"{who}: `phi` must be a map such as `random_features` makes, got {type(phi).__name__}")
+
+
 @quiet()
 def write(phi: LogFeatures, y: Array, v: Array, /) -> Memory:
     """The memory of keys and values.
@@ -185,6 +190,8 @@ def write(phi: LogFeatures, y: Array, v: Array, /) -> Memory:
     y : (..., M, d), which is √c k    v : (..., M, m)
     """
     xp = common_namespace("write", y=y, v=v)
+    check_map("write", phi)
+    check_shape("write", "y", y, "tokens", "width")
     check_shape("write", "v", v, y.shape[-2], "values", like="to match `y`")
     leading_axes("write", y=y, v=v)
     if not y.shape[-2]:
@@ -207,6 +214,7 @@ def join(a: Memory, b: Memory) -> Memory:
         raise NotDefined(f"join: memories can be joined only {wanted}; keep both")
     (S, z, p), (T, y, q) = sums_and_scale(a), sums_and_scale(b)
     xp = common_namespace("join", a=S, b=T)
+    check_shape("join", "b.S", T, *S.shape[-2:], like="to match `a.S`")
     scale = xp.maximum(p, q)
     p, q = xp.exp(p - scale), xp.exp(q - scale)
     both = Memory(a.phi, p[..., None] * S + q[..., None] * T, p * z + q * y, scale)
@@ -227,6 +235,10 @@ def linear_attention_carried(
     """
     who = "linear_attention_carried"
     xp = common_namespace(who, q=q, k=k, v=v)
+    check_map(who, phi)
+    if memory is not None:
+        check_type(who, "memory", memory, Memory)
+    check_shape(who, "q", q, "tokens", "width")
     check_shape(who, "k", k, *q.shape[-2:], like="to match `q`")
     check_shape(who, "v", v, q.shape[-2], "values", like="to match `q`")
     o = [q[..., :0, :] @ (xp.matrix_transpose(k[..., :0, :]) @ v[..., :0, :])]

@@ -23,7 +23,7 @@ from ..budget import spend
 from ..checks import check_integer, check_shape, check_type, common_namespace
 from ..errors import NotDefined, brief, choose
 from ..systems import System, floats, require, system_of
-from ..systems.floats import array_namespace, constant, require_of
+from ..systems.floats import array_namespace, constant, quiet, require_of
 from .feature_maps import Kernel, outer
 from .memory import LogFeatures
 from .rope import Rope, rotate
@@ -72,6 +72,9 @@ class RandomFeatures(LogFeatures):
         if self.omega is not None:
             common_namespace("RandomFeatures", omega=self.omega)
             check_shape("RandomFeatures", "omega", self.omega, "directions", "width")
+        if self.seed is not None:
+            check_integer("RandomFeatures", "seed", self.seed, least=0)
+        check_integer("RandomFeatures", "turn", self.turn)
         right = not isinstance(self.A, bool) and isinstance(self.A, int | float | Fraction) and -math.inf < self.A <= 0
         if not right or (self.A != 0 and self.kind != "favor++"):
             limits = "a finite number ≤ 0" if self.kind == "favor++" else "0 but for favor++"
@@ -90,6 +93,7 @@ class RandomFeatures(LogFeatures):
     def features(self, d: int) -> int:
         return 1 + d + d * d if self.omega is None else self.omega.shape[-2] * (2 if self.kind in PAIRS else 1)
 
+    @quiet()
     def log(self, x: Array, /) -> tuple[Array, Array]:
         """(f, c) with φ(x) = f · exp(c): finite where φ(x) itself would overflow or vanish.
 
@@ -225,8 +229,13 @@ def random_features(
     r = check_feature_count(who, kind, r)
     if r is None:
         return RandomFeatures(kind, None)
+    if r * d > MOST_NUMBERS:
+        raise ValueError(f"{who}: `r` and `d` must give at most 2^32 numbers, got {brief(r)} and {brief(d)}")
     omega = system.convert(draw_directions(kind, r // 2 if kind in PAIRS else r, d, rng))
     return RandomFeatures(kind, omega, A, seed, unturned=omega)
+
+
+MOST_NUMBERS = 2**32  # of directions drawn at once
 
 
 def spend_on_directions(kind: str, r: int, d: int) -> None:

@@ -14,7 +14,16 @@ from fractions import Fraction
 from typing import Any
 
 from ..arrays import Array
-from ..checks import check_integer, check_kinds, check_shape, common_namespace, first_index, is_true, leading_axes
+from ..checks import (
+    check_function,
+    check_integer,
+    check_kinds,
+    check_shape,
+    common_namespace,
+    first_index,
+    is_true,
+    leading_axes,
+)
 from ..errors import ZeroDenominator, brief, choose
 from ..systems import System, SystemArray, system_of
 from ..systems.floats import array_namespace, device
@@ -40,6 +49,7 @@ class Rope:
     placement: str = "after"
 
     def __post_init__(self) -> None:
+        check_function("Rope", "table", self.table)
         choose("Rope", "layout", self.layout, LAYOUTS)
         choose("Rope", "placement", self.placement, PLACEMENTS)
 
@@ -125,6 +135,9 @@ def deinterleave(x: Array, /, *, pairs: int) -> Array:
     return xp.concat([x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2], x[..., 2 * pairs :]], axis=-1)
 
 
+WIDEST = 2**20  # features that a table may rotate
+
+
 def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequence[Any] | None = None) -> Table:
     """The usual rotations, cos pθ_i and sin pθ_i with θ_i = base^(−2i/width).
 
@@ -139,6 +152,12 @@ def angle_table(like: Any, width: int, *, base: Any = 10000, frequencies: Sequen
     system = like if isinstance(like, System) else system_of(like)
     if check_integer("angle_table", "width", width, least=0) % 2:
         raise ValueError(f"angle_table: `width` must be even, to pair features, got {width}")
+    if width > WIDEST:
+        raise ValueError(f"angle_table: `width` must be at most {WIDEST}, got {brief(width)}")
+    try:
+        frequencies = None if frequencies is None else list(frequencies)
+    except TypeError:
+        raise TypeError(f"angle_table: `frequencies` must be a list of numbers, got {brief(frequencies)}") from None
     if frequencies is not None and len(frequencies) != width // 2:
         wanted = f"{width // 2} entries for width {width}"
         raise ValueError(f"angle_table: `frequencies` must have {wanted}, got {len(frequencies)}")
@@ -205,6 +224,7 @@ def circle_point(t: Array, /) -> tuple[Array, Array]:
 
     Needs    field; t² ≠ −1
     """
+    check_kinds("circle_point", t=t)
     bottom = 1 + t * t
     if isinstance(bottom, SystemArray) and is_true((zero := bottom.system.singular(bottom)).any()):
         where = f"in {bottom.system.name}, entry {first_index(zero)} does not"

@@ -18,6 +18,7 @@ from ..checks import (
     check_integer,
     check_mask,
     check_scalar,
+    check_sequence,
     check_shape,
     check_type,
     common_namespace,
@@ -53,6 +54,7 @@ class KVCache(Past):
 
     def __post_init__(self) -> None:
         check_integer("KVCache", "position", self.position)
+        check_sequence("KVCache", "memories", self.memories)
         for memory in self.memories:
             check_type("KVCache", "memories", memory, Memory)
 

@@ -10,16 +10,28 @@ from dataclasses import replace
 from typing import Any
 
 from ..arrays import Array
-from ..checks import check_finite, check_integer, check_padding, check_scalar, check_shape, check_type, common_namespace
+from ..checks import (
+    check_finite,
+    check_integer,
+    check_padding,
+    check_scalar,
+    check_sequence,
+    check_shape,
+    check_type,
+    common_namespace,
+    is_zero,
+)
 from ..systems.floats import device, quiet
 from .feature_maps import Kernel, check_kernel
 from .linear_attention import IDENTITY, State, check_state, finite_state, zero_padded
+from .underflow import check_columns, check_scaled, smallest_normal
 
 
 def no_text(like: Array, r: int, m: int, *, lead: tuple[int, ...] = (), position: int = 0) -> State:
     """The state of no text, in the numbers of the array `like`."""
+    check_sequence("no_text", "lead", lead)
     for name, value in (("r", r), ("m", m), *(("lead", n) for n in lead)):
-        check_integer("no_text", name, value, least=0)
+        check_integer("no_text", name, value, least=0, most=2**48)
     xp = common_namespace("no_text", like=like)
     S, z = (xp.zeros((*lead, *tail), dtype=like.dtype, device=device(like)) for tail in ((r, m), (r,)))
     return State(S, z, position)
@@ -28,6 +40,8 @@ def no_text(like: Array, r: int, m: int, *, lead: tuple[int, ...] = (), position
 def features(q: Array, k: Array, /, kernel: Kernel = IDENTITY, *, position: int = 0) -> tuple[Array, ...]:
     """(fq, fk, gq, gk): features of numerator and denominator, for tokens from `position` on."""
     common_namespace("features", q=q, k=k)
+    check_shape("features", "q", q, "tokens", "width")
+    check_integer("features", "position", position)
     check_shape("features", "k", k, q.shape[-2], "width", like="to match `q`")
     check_kernel("features", kernel)
     return kernel.features(q, k, position)
@@ -53,8 +67,10 @@ def absorb(state: State, k: Array, v: Array, /, kernel: Kernel = IDENTITY, *, pa
     if keep is not None:
         fk, gk, v = (zero_padded(keep, x) for x in (fk, gk, v))
     check_state("absorb", "state", state, fk.shape[-1], v.shape[-1], k=fk, v=v)
-    z = None if state.z is None else state.z + xp.sum(gk, axis=-2)
-    return finite_state("absorb", State(state.S + xp.matrix_transpose(fk) @ v, z, state.position + k.shape[-2]))
+    S, z = state.S + xp.matrix_transpose(fk) @ v, None if state.z is None else state.z + xp.sum(gk, axis=-2)
+    if z is not None and smallest_normal(v.dtype):
+        check_columns("absorb", state.S, S, lambda: iter([(fk, v)]))
+    return finite_state("absorb", State(S, z, state.position + k.shape[-2]))
 
 
 @quiet()
@@ -119,4 +135,7 @@ def add(who: str, a: State, b: State, sign: int, position: int) -> State:
 def scale(state: State, strength: Any) -> State:
     """The state of a past that counts `strength` = λ times: λS, λz."""
     check_state("scale", "state", state)
-    return finite_state("scale", state.weighed(None, check_scalar("scale", "strength", strength, S=state.S)))
+    scaled = state.weighed(None, check_scalar("scale", "strength", strength, S=state.S))
+    if state.z is not None and not is_zero(strength):
+        check_scaled("scale", state, scaled)
+    return finite_state("scale", scaled)

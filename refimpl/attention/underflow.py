@@ -6,6 +6,8 @@ scaled by powers of two. An output is lost if it is wrong by more than half, and
 rounding explains (refimpl/verify/bounds.py). A zero that is right is never lost: of v = 0, of
 orthogonal q and k, of cancelling terms.
 
+A column of a state S, z is lost if all its products underflow: whatever is read from it is 0.
+
 Features are taken as they are, and a state as it is: what underflowed in them before is not seen.
 Nor are float64 rows whose sums are 2⁹⁰⁰ times smaller than the largest keys and values allow.
 """
@@ -153,6 +155,47 @@ class Judge:
         if lost.any():
             where, advice = locate(lost, axes, start), "scale `q`, `k` or `v` up, or use a wider dtype"
             raise Underflow(f"{self.text.who}: {what} {self.system.name} at {where}; {advice}")
+
+
+ADVICE = "scale `k` or `v` up, or use a wider dtype"
+
+
+def check_columns(who: str, before: Array, S: Array, pieces: Callable[[], Iterator[tuple[Array, Array]]]) -> None:
+    """Refuse S = before + Σ φ(k) vᵀ if a column of it is 0 by underflow.
+
+    pieces : makes φ(k) and v of the text, some tokens at a time
+    """
+    xp = array_namespace(S)
+    if not is_true(xp.any(S[..., :1, :] == 0)):  # the first row tells most states apart, and costs little
+        return
+    empty = ~xp.any((S != 0) | (before != 0), axis=-2)
+    if not is_true(xp.any(empty)):
+        return
+    every = [(host(K).astype(np.float64), host(V).astype(np.float64)) for K, V in pieces()]
+    if not every:
+        return
+    k, v = (max((exponent(range_of(x[i])[1]) for x in every), default=0) for i in (0, 1))
+    scaled = [(np.swapaxes(np.ldexp(K, -k), -1, -2), np.ldexp(V, -v)) for K, V in every]
+    exact, A = (sum(f(K) @ f(V) for K, V in scaled) for f in (np.asarray, np.abs))
+    known = (np.abs(exact) > 2.0**-50 * sum(V.shape[-2] for _, V in every) * A) & (A > LEAST)
+    lost = host(empty) & np.any(known & (np.ldexp(A, k + v) < smallest_normal(S.dtype)), axis=-2)
+    refuse_lost(who, "S", lost, ("column",), system_of(S).name)
+
+
+def check_scaled(who: str, state: Any, scaled: Any) -> None:
+    """Refuse a state that was scaled, if a column of S, or z, that had numbers has none left."""
+    for name, axes in (("S", ("column",)), ("z", ())):
+        x, y = getattr(state, name), getattr(scaled, name)
+        if smallest_normal(x.dtype):
+            xp, axis = array_namespace(x), -2 if axes else -1
+            lost = xp.any(x != 0, axis=axis) & ~xp.any(y != 0, axis=axis)
+            refuse_lost(who, name, host(lost), axes, system_of(x).name)
+
+
+def refuse_lost(who: str, name: str, lost: HostArray, axes: tuple[str, ...], system: str) -> None:
+    if lost.any():
+        where = locate(lost, axes) if axes else "all features"
+        raise Underflow(f"{who}: `{name}` underflows {system} at {where}; {ADVICE}")
 
 
 def range_of(x: Array) -> tuple[float, float]:

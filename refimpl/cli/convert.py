@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..attention.linear_attention import State, linear_attention, linear_attention_quadratic
-from ..errors import choose
+from ..errors import brief, choose
 from ..files.checkpoint import digest, save
 from ..files.disk import target_file
 from ..model.attention_layers import Config
@@ -32,6 +33,7 @@ from .backend import add_backend_arguments, check_backend, prepare_backend
 from .output import Outcome, json_target, noting, progress, write_json
 from .prompt import add_model_arguments, naming_flags, read_inputs
 
+MOST_CHARACTERS, LARGEST_EXPONENT = 100, 400  # of a strength; floats have exponents to 308
 FAR = 10  # times the error of the prompted model is too much; chance alone gives a few times
 FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")} | {"model": "MODEL"}
 
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--strength", default="1", metavar="λ", help="how often the prompt counts: 2, 0.5, 1/3 (default: 1)")
     add("--keep-positions", action="store_true", help="read the input where the prompt ended, not where it began")
     add("--chunk", type=int, metavar="N", help=f"tokens read at a time (default: {PIECE}; with --mask full, all)")
-    check = "compare with the prompted model on held-out input, in O(M) memory; write only if it holds"
+    check = "compare with the prompted model on held-out input, in O(M) memory and O(M²) time; write only if it holds"
     add("--check", action="store_true", help=check)
     kinds = "softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best"
     add("--by", metavar="KIND", help=f"{kinds} (default: the KV cache, exact)")
@@ -135,6 +137,10 @@ def read_request(options: argparse.Namespace) -> Request:
 
 def read_strength(text: str, exact: bool) -> int | float | Fraction:
     """The strength: an int if it is an integer, a Fraction in an exact system, else a float."""
+    exponent = re.search(r"e([-+]?\d+)", text, re.IGNORECASE) if len(text) <= MOST_CHARACTERS else None
+    if len(text) > MOST_CHARACTERS or (exponent and abs(int(exponent[1])) > LARGEST_EXPONENT):
+        wanted = f"at most {MOST_CHARACTERS} characters and an exponent from {-LARGEST_EXPONENT} to {LARGEST_EXPONENT}"
+        raise ValueError(f"--strength: must have {wanted}, got {brief(text)}")
     try:
         number = Fraction(text) if exact or "/" in text else float(text)
     except (ValueError, ZeroDivisionError):

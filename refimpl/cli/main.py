@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..packages import __version__
+from . import interrupted
 from .output import TRACEBACK, Outcome, complain, escape_controls, one_line, say, standard_streams
 
 # command: its help. Its module has add_arguments(parser) and run(options) -> Outcome.
@@ -28,18 +31,25 @@ COMMANDS = {
 }
 # signals that end a command: its drafts are removed, and the exit status is 128 + the number
 SIGNALS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}
+SOON = 1  # seconds after a signal in which others add nothing to it
+
+
+class Stopped(BaseException):
+    """A signal, by its number; no KeyboardInterrupt, after which Python may kill itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, print what it has to say, and return the exit status."""
-    with standard_streams(), ending_signals():
+    with standard_streams(), ending_signals() as chosen:
         try:
             status, text, problems = run(sys.argv[1:] if argv is None else argv)
             lost = print_text(text)
             for problem in (*problems, *lost):
                 complain(problem)
             return status if status == 1 or not (problems or lost) else 2
-        except KeyboardInterrupt as stop:
+        except (Stopped, KeyboardInterrupt) as stop:
+            for each in chosen:
+                signal.signal(each, signal.SIG_IGN)  # until the end
             number = stop.args[0] if stop.args else signal.SIGINT
             complain(SIGNALS[signal.Signals(number).name])
             return 128 + int(number)
@@ -78,23 +88,44 @@ def print_text(text: str) -> list[Exception]:
 
 
 @contextmanager
-def ending_signals() -> Iterator[None]:
-    """In this block the signals that end a command raise KeyboardInterrupt with their number."""
+def ending_signals() -> Iterator[list[signal.Signals]]:
+    """In this block the signals that end a command raise Stopped.
 
-    def stop(number: int, frame: Any) -> NoReturn:
-        raise KeyboardInterrupt(number)
+    One that follows another soon does not disturb what the other has begun; one that follows later
+    does, since an interrupt can be lost, for instance in a finalizer.
+    """
+    last = -math.inf
 
-    defaults = (signal.SIG_DFL, signal.default_int_handler)  # a signal that is ignored stays ignored
+    def stop(number: int, frame: Any) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > SOON:
+            raise Stopped(number)
+
+    defaults = (signal.SIG_DFL, signal.default_int_handler, interrupted)  # a signal that is ignored stays ignored
     known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     chosen = [s for s in known if signal.getsignal(s) in defaults]
     if threading.current_thread() is not threading.main_thread():
         chosen = []
     before = {s: signal.signal(s, stop) for s in chosen}
     try:
-        yield
+        yield chosen
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """In this block signals wait: a library that is being imported can lose an interrupt."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in SIGNALS])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Parser(argparse.ArgumentParser):
@@ -121,7 +152,8 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     for name, words in COMMANDS.items():
         parser = commands.add_parser(name, help=words)
         if name == command:
-            module = importlib.import_module(f"{__package__}.{name}")
+            with held_signals():
+                module = importlib.import_module(f"{__package__}.{name}")
             module.add_arguments(parser)
             parser.set_defaults(run=module.run)
     return top

@@ -26,6 +26,8 @@ from .backend import add_backend_arguments, prepare_backend, try_system
 from .output import Outcome, json_target, noting, progress, write_json
 from .prompt import add_limit, naming_flags
 
+MOST_DIGITS = 100_000  # of a number; a theorem at 10^6 digits takes minutes
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
@@ -125,6 +127,13 @@ def write_failure(result: Result, draws: Draws) -> str:
     return f"{what}: refimpl verify --replay {path.name}"
 
 
+def named_system(name: str) -> System:
+    found = system(name)
+    if (digits := getattr(found, "digits", 0)) > MOST_DIGITS:
+        raise ValueError(f"--system: {name} must have at most {MOST_DIGITS} digits, got {digits}")
+    return found
+
+
 def chosen_systems(options: argparse.Namespace) -> list[System] | None:
     """The systems asked for; None for the default ones."""
     library, device = options.backend, options.device
@@ -133,7 +142,9 @@ def chosen_systems(options: argparse.Namespace) -> list[System] | None:
     if library and options.system:
         raise ValueError("--backend and --system exclude each other; --system 'torch float32 on cuda' names both")
     if options.system:
-        return [try_system(functools.partial(system, name), *name.partition(" on ")[::2]) for name in options.system]
+        return [
+            try_system(functools.partial(named_system, name), *name.partition(" on ")[::2]) for name in options.system
+        ]
     if not library:
         return None
     choose("verify", "--backend", library, [*LIBRARIES, "jax"])

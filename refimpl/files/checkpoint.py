@@ -23,13 +23,13 @@ import numpy as np
 
 from ..arrays import Array
 from ..budget import budget
-from ..checks import check_integer, check_type
+from ..checks import check_flag, check_integer, check_type
 from ..errors import NotDefined, brief, printable
 from ..model.families import families
 from ..model.transformer import Model
 from ..systems import GF, Float, System, system_of
 from ..systems.floats import FILE_DTYPES
-from .disk import PathLike, check_path
+from .disk import PathLike, check_path, short_integer
 from .safetensors import Contents, read_safetensors, write_safetensors
 
 FORMAT = "refimpl 1"
@@ -49,6 +49,7 @@ def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
     """
     check_path("save", path)
     check_type("save", "model", model, Model)
+    check_flag("save", "biases_only", biases_only)
     if biases_only and model.biases is None:
         raise ValueError("save: `model` must carry biases to save them alone, got none")
     layers = [b.arrays() for b in model.biases or ()]
@@ -118,6 +119,7 @@ def read_contents(contents: Contents, base: Model | None, library: str, device: 
             most = f"as many layers as there are tensors, {len(tensors)}"
             raise ValueError(f"`config` must have at most {most}, got {brief(config.layers)}")
         refuse_unknown(tensors, config)
+        config.charge()
         if not (names := [name for name in config.shapes if name in tensors]):
             wanted = "the model to which these biases belong, since the file has no weights"
             raise ValueError(f"`base` must be {wanted}, got None")
@@ -232,7 +234,7 @@ def config_text(who: str, config: Any) -> str:
 def config_from_text(text: str) -> Any:
     """The configuration in a text, which must be exactly the `config_text` of it."""
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_int=short_integer)
         config = families()[values.pop("family", "attention")].from_json(values)
         if (wanted := config_text("load", config)) != text:
             i = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(wanted, text, strict=False)))

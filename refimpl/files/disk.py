@@ -8,7 +8,7 @@ import secrets
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +17,7 @@ from ..budget import spend
 from ..errors import brief
 
 PathLike = str | os.PathLike[str]
+MOST_DIGITS = 4300  # of an integer; Python reads no more
 LARGEST_TEXT = 2**24  # bytes of a text or a tokenizer; the published ones have about 2^20
 VALUE_BYTES = 100  # memory for each bracket, comma and colon of a JSON text
 
@@ -27,6 +28,8 @@ def target_file(who: str, path: PathLike) -> Path:
     is_other = os.path.exists(path) and not os.path.isfile(path)
     if is_other or os.fspath(path) in ("", "-", "/dev/stdout", "/dev/stderr"):
         problem = "not a regular file"
+    elif os.path.islink(target):  # what realpath cannot follow
+        problem = "a symbolic link that leads to itself"
     elif not target.parent.is_dir():
         problem = "no such folder"
     elif not os.access(target.parent, os.W_OK | os.X_OK):
@@ -49,23 +52,33 @@ def located(about: str) -> Iterator[None]:
 def replacing(who: str, target: Path, mode: str = "xb") -> Iterator[IO[Any]]:
     """A new file that replaces the target if the block succeeds, and otherwise leaves no trace.
 
-    It has the permissions of the file that it replaces; without one, the usual ones. Text is in
-    UTF-8; what UTF-8 lacks, such as a byte of a path that is no text, becomes an escape.
+    It has the permissions of the file that it replaces and, where that is allowed, its owner and
+    group; without one, the usual ones. Text is in UTF-8; what UTF-8 lacks, such as a byte of a path
+    that is no text, becomes an escape.
     """
     draft = target.with_name(f".refimpl-{secrets.token_hex(8)}.tmp")  # of no other process or thread
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "backslashreplace"}
     try:
-        allowed = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
+        old = target.stat() if target.exists() else None
+        allowed = stat.S_IMODE(old.st_mode) & 0o777 if old else None
         usual = 0o666 if allowed is None else allowed
         with open(draft, mode, opener=lambda path, flags: os.open(path, flags, usual), **text) as file:
-            if allowed is not None:
+            if old and allowed is not None:
                 os.chmod(draft, allowed)  # some of it may be beyond the umask
+                keep_owner(draft, old)
             yield file
         os.replace(draft, target)
     except OSError as error:
         raise OSError(f"{who}: cannot write {target}: {error.strerror or error}") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def keep_owner(path: Path, old: os.stat_result) -> None:
+    """Give a new file the owner and the group of an old one, as far as that is allowed."""
+    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):  # only root may change the owner
+        with suppress(OSError, AttributeError):  # Windows has no chown
+            os.chown(path, owner, group)
 
 
 _recorded: ContextVar[set[Path] | None] = ContextVar("files that were read", default=None)
@@ -82,11 +95,16 @@ def recording() -> Iterator[set[Path]]:
         _recorded.reset(token)
 
 
+LONGEST_PATH = 4096  # characters; Linux takes no more
+
+
 def check_path(who: str, path: object) -> None:
     """A path is a str or a PathLike of one. An integer would be a file that is open already."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
         raise TypeError(f"{who}: `path` must be a str or a Path, got {type(path).__name__}")
+    if len(name) > LONGEST_PATH:
+        raise ValueError(f"{who}: `path` must have at most {LONGEST_PATH} characters, got {len(name)}")
     if "\0" in name:
         raise ValueError(f"{who}: `path` must have no null character, got {brief(name)}")
 
@@ -153,11 +171,20 @@ def parse_json(what: str, data: bytes) -> Any:
     values = sum(data.count(mark) for mark in (b",", b":", b"[", b"{"))
     spend(f"{what}: its JSON", memory=VALUE_BYTES * values + (3 if data.isascii() else 9) * len(data))
     try:
-        return json.loads(data.decode(), object_pairs_hook=distinct_keys, parse_constant=refuse_constant)
+        return json.loads(
+            data.decode(), object_pairs_hook=distinct_keys, parse_constant=refuse_constant, parse_int=short_integer
+        )
     except RecursionError:
         raise ValueError(f"{what} must be JSON with fewer nested levels, got more than can be read") from None
     except ValueError as error:
         raise ValueError(f"{what} must be JSON in UTF-8: {error}") from error
+
+
+def short_integer(text: str) -> int:
+    """An integer in JSON. Python's own error would advise to change a setting of Python."""
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"an integer must have at most {MOST_DIGITS} characters, got {len(text)}")
+    return int(text)
 
 
 def is_shape(x: Any) -> bool:

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ..budget import budget
+from ..budget import budget, spend
 from ..checks import check_type
 from ..errors import brief
 from .disk import PathLike, check_path, is_shape, located, opened, parse_json, replacing, target_file
@@ -31,6 +31,8 @@ CODES = {name: code for code, name in DTYPES.items()}
 ON_DISK = {code: np.dtype("uint16" if code == "BF16" else name).newbyteorder("<") for code, name in DTYPES.items()}
 ORDER = list(DTYPES)
 LONGEST_HEADER = 100_000_000  # bytes, as in the official library
+TENSOR_OPERATIONS = 15_000  # to read one tensor, however small: about 15 µs
+FREE_TENSORS = 1000
 
 
 class Contents(NamedTuple):
@@ -116,10 +118,15 @@ def read_safetensors(path: PathLike, *, limit: float = 1) -> Contents:
     """
     who = f"read_safetensors: {path}"
     with opened("read_safetensors", path) as (file, size):
-        with budget("read_safetensors", limit):
-            metadata, entries = parse_header(who, *header_text(who, file, size))
+        metadata, entries = open_header(who, file, size, limit)
         tensors = {entry.name: read_array(who, file, entry) for entry in entries}
     return Contents(tensors, metadata, {entry.name: entry.code for entry in entries})
+
+
+def names_in_header(path: PathLike, *, limit: float = 1) -> list[str]:
+    """The names of the tensors of a file, whose header is checked; no array is read."""
+    with opened("read_safetensors", path) as (file, size):
+        return [entry.name for entry in open_header(f"read_safetensors: {path}", file, size, limit)[1]]
 
 
 class Entry(NamedTuple):
@@ -130,6 +137,16 @@ class Entry(NamedTuple):
     name: str
     code: str
     shape: list[int]
+
+
+def open_header(who: str, file: IO[bytes], size: int, limit: float) -> tuple[dict[str, str], list[Entry]]:
+    with budget("read_safetensors", limit):
+        return parse_header(who, *header_text(who, file, size))
+
+
+def spend_tensors(header: bytes) -> None:
+    """Spend the work for the tensors of a header before it is parsed: each has a brace."""
+    spend("the header: its tensors", operations=TENSOR_OPERATIONS * max(0, header.count(b"{") - FREE_TENSORS))
 
 
 def header_text(who: str, file: IO[bytes], size: int) -> tuple[bytes, int]:
@@ -147,6 +164,7 @@ def parse_header(who: str, text: bytes, size: int) -> tuple[dict[str, str], list
     if not text.startswith(b"{"):
         raise ValueError(f"{who}: the header must begin with {{, got {text[:1]!r}")
     with located(who):
+        spend_tensors(text)
         header = parse_json("the header", text)
     metadata = header.pop("__metadata__", {})
     check_encodable(who, header, metadata)
@@ -182,7 +200,8 @@ def check_entry(who: str, name: str, info: Any, size: int) -> Entry:
 
 def read_array(who: str, file: IO[bytes], entry: Entry) -> np.ndarray:
     """The next array of the file, in memory of its own."""
-    x = np.fromfile(file, ON_DISK[entry.code], math.prod(entry.shape))
+    dtype, count = ON_DISK[entry.code], math.prod(entry.shape)
+    x = np.fromfile(file, dtype, count) if count else np.empty(0, dtype)  # fromfile is slow to find nothing
     if entry.code == "BOOL" and x.view(np.uint8).max(initial=0) > 1:
         raise ValueError(f"{about(who, entry.name)} must hold booleans as 0 and 1, got {x.view(np.uint8).max()}")
     if entry.code == "BF16":

@@ -11,17 +11,19 @@ from numbers import Integral
 from typing import Any, Self
 
 from ..arrays import Array
-from ..attention.feature_maps import FeatureMap, Kernel, pair_of_maps
-from ..attention.linear_attention import LINEAR, State, linear_attention_chunked
+from ..attention.feature_maps import FeatureMap, Kernel, as_many, pair_of_maps
+from ..attention.linear_attention import LINEAR, LONGEST_CHUNK, State, linear_attention_chunked
 from ..attention.rope import LAYOUTS, PLACEMENTS, Rope, angle_table, power_table
 from ..attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
-from ..checks import check_integer, check_type, require_finite
+from ..budget import number, spend
+from ..checks import check_function, check_integer, check_type, require_finite
 from ..errors import NotDefined, NotFinite, Underflow, brief, choose
 from ..systems.floats import array_namespace, surely_finite
 from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Family, Model, Pass, mlp, norm
 
 ORDERS = ("pre", "post", "parallel")
 SOFTMAX = (softmax_attention, softmax_attention_shifted)
+MOST_DIGITS = 4300  # of an integer; Python reads no more
 
 
 @dataclass(frozen=True)
@@ -199,10 +201,20 @@ class Config(Family):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         # Not Fraction(text), since Fraction("1e999999999") would never end.
-        epsilon = Fraction(*(int(n) for n in data["epsilon"].split("/")))
+        parts = data["epsilon"].split("/")
+        if (length := max(map(len, parts))) > MOST_DIGITS:
+            raise ValueError(f"`epsilon` must be integers of at most {MOST_DIGITS} digits, got {length}")
+        epsilon = Fraction(*map(int, parts))
         rope = None if data["rope"] is None else Rotary(**data["rope"])
         phi = tuple(data["phi"]) if isinstance(data["phi"], list) else data["phi"]
         return cls(**data | {"epsilon": epsilon, "rope": rope, "phi": phi})
+
+    def charge(self) -> None:
+        """A few letters, such as polynomial(6), make many features: of states, and of a chunk."""
+        if not self.softmax:
+            r = max(getattr(phi, "count", as_many)(self.d) for phi in pair_of_maps("charge", self.phi))
+            numbers = r * (self.layers * self.kv_heads * self.m + self.heads * LONGEST_CHUNK)
+            spend(f"the {number(r)} features of a key", memory=8 * numbers if r > self.d else 0)
 
 
 def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
@@ -220,6 +232,8 @@ def attend(c: Config, model: Model, i: int, w: dict[str, Array], x: Array, past:
     shared = None if past is None else past.map_arrays(lambda y, axes: y[(..., None, *[slice(None)] * axes)])
     if run.on_attention:
         run.on_attention(i, AttentionCall(q, k, v, shared))
+    if run.form is not None:
+        check_function("transformer", "form", run.form)
     if run.form in (LINEAR if c.softmax else SOFTMAX):
         kind = "softmax" if c.softmax else "linear"
         raise NotDefined(f"transformer: `form` must be of {kind} attention, as the model is, got {run.form.__name__}")

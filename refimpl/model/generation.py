@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays import HostArray
 from ..checks import check_integer, check_token_ids, check_type
+from ..errors import brief
 from ..systems import floats, require, system_of
 from ..systems.floats import CUT, quiet
 from .transformer import Model, Pass, embed, run_layers, unembed
@@ -36,7 +37,7 @@ def check_request(model: Model, text: Any, tokens: int, temperature: float, seed
     check_integer("generate", "tokens", tokens, least=0)
     check_integer("generate", "seed", seed, least=0)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
-        raise ValueError(f"generate: `temperature` must be a finite number ≥ 0, got {temperature!r}")
+        raise ValueError(f"generate: `temperature` must be a finite number ≥ 0, got {brief(temperature)}")
     check_type("generate", "model", model, Model)
     require(system_of(model.like), "ordered", "generate")
     c = model.config

@@ -26,7 +26,18 @@ from ..arrays import Array, Mask
 from ..attention.feature_maps import FeatureMap, Kernel, relu
 from ..attention.past import Past
 from ..attention.rope import circle_point
-from ..checks import check_finite, check_integer, check_kinds, check_shape, check_token_ids, check_type, require_finite
+from ..checks import (
+    check_finite,
+    check_function,
+    check_integer,
+    check_kinds,
+    check_sequence,
+    check_shape,
+    check_token_ids,
+    check_type,
+    common_namespace,
+    require_finite,
+)
 from ..errors import choose
 from ..systems import System, SystemArray, seed_of, system_of
 from ..systems.floats import array_namespace, constant, device, quiet, require_of, surely_finite
@@ -79,6 +90,7 @@ class Family(Protocol):
     cache_bytes     bytes of a KV cache of so many tokens; None where attention has none
     definition      the form that is the definition, for checks; None: the fastest form
     to_json         with its `family`, from which `from_json` makes the same configuration
+    charge          charge a file for what a few letters of its configuration may cost: see budget
     """
 
     family: ClassVar[str]
@@ -115,6 +127,14 @@ class Family(Protocol):
     @classmethod
     @abstractmethod
     def from_json(cls, data: dict[str, Any]) -> Self: ...
+    def charge(self) -> None:
+        """By default nothing: weights are paid for by the file that holds them."""
+        return
+
+
+def check_family(who: str, config: object) -> None:
+    if isinstance(config, type) or not callable(getattr(config, "layer", None)):
+        raise TypeError(f"{who}: `config` must be a Config or another Family, got {type(config).__name__}")
 
 
 @dataclass(eq=False)
@@ -131,8 +151,7 @@ class Model:
     kernel: Kernel = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.config, type) or not callable(getattr(self.config, "layer", None)):
-            raise TypeError(f"Model: `config` must be a Config or another Family, got {type(self.config).__name__}")
+        check_family("Model", self.config)
         check_type("Model", "weights", self.weights, Mapping)
         self.weights = dict(self.weights)  # a defensive copy
         for name in self.weights:
@@ -163,10 +182,12 @@ class Model:
         return model
 
     def check_biases(self) -> None:
+        check_sequence("Model", "prompts", self.prompts)
         for n in self.prompts:
             check_integer("Model", "prompts", n, least=0)
         if self.biases is None:
             return
+        check_sequence("Model", "biases", self.biases)
         for i, b in enumerate(self.biases):
             check_type("Model", f"biases[{i}]", b, self.config.past)
         positions = [b.position for b in self.biases]
@@ -343,6 +364,7 @@ def mlp(
 def random_model(system: System, config: Family, seed: int) -> Model:
     """A model with weights drawn from a number system, as `draw_model` makes them."""
     check_type("random_model", "system", system, System)
+    check_integer("random_model", "seed", seed)
     numbers = itertools.count()
     return draw_model(lambda *shape: system.random(shape, seed_of("model", seed, next(numbers))), config)
 
@@ -353,9 +375,12 @@ def draw_model(draw: Callable[..., Array], config: Family) -> Model:
     All but rope.c and rope.s are affine images of the draws, so uniform draws stay uniform, as
     Schwartz–Zippel needs. Matrices are scaled down, except in GF(p), where numbers have no size.
     """
+    check_family("draw_model", config)
+    check_function("draw_model", "draw", draw)
     weights = {}
     for name, (height, *rest) in config.shapes.items():
         x, kind = draw(height, *rest), name.rpartition(".")[2].partition("_")[0]
+        common_namespace("draw_model", **{"draw(...)": x})
         has_size = {"ordered", "real"} & system_of(x).can
         weights[name] = 1 + x / 4 if kind == "gain" else x / isqrt(height) if kind == "W" and has_size else x
     if "rope.c" in weights:

@@ -46,7 +46,8 @@ from ..attention.linear_attention import State, linear_attention_chunked
 from ..attention.memory import Memory, join, write
 from ..attention.random_features import same_draw
 from ..attention.softmax_attention import KVCache
-from ..checks import check_integer, check_scalar, check_type, is_zero
+from ..attention.underflow import check_scaled
+from ..checks import check_flag, check_function, check_integer, check_scalar, check_type, is_zero
 from ..errors import NotDefined, NotFinite, Underflow, choose
 from ..model.transformer import Between, Model, Pass, check_text, embed, run_layers
 from ..systems.floats import array_namespace, device, quiet
@@ -91,8 +92,8 @@ def convert(
     Cost     one forward pass over the prompt
     """
     check_type("convert", "model", model, Model)
-    if mask != "causal":
-        choose("convert", "mask", mask, ("causal", "full"))
+    choose("convert", "mask", mask, ("causal", "full"))
+    check_flag("convert", "restart", restart)
     if not is_one(strength):
         check_scalar("convert", "strength", strength, weights=model.like)
     if by is not None and model.config.past is not KVCache:
@@ -110,7 +111,11 @@ def convert(
     biases = after.biases or ()
     if by is None and not is_one(strength):
         old = model.biases or (None,) * len(biases)
-        biases = tuple(new.weighed(b, strength) for b, new in zip(old, biases, strict=True))
+        weighed = tuple(new.weighed(b, strength) for b, new in zip(old, biases, strict=True))
+        for b, new, now in zip(old, biases, weighed, strict=True):
+            if b is None and isinstance(new, State) and new.z is not None and not is_zero(strength):
+                check_scaled("convert", new, now)
+        biases = weighed
     if restart:
         if M and model.config.table and by is None:
             raise NotDefined("convert: absolute positions cannot start again after a prompt; pass restart=False")
@@ -171,10 +176,13 @@ def unconvert(
     """
     check_type("unconvert", "model", model, Model)
     choose("unconvert", "mask", mask, ("causal", "full"))
+    check_flag("unconvert", "restart", restart)
     check_scalar("unconvert", "strength", strength, weights=model.like)
     if model.config.past is not State:
         only = "a prompt can be taken only out of the sums of linearized attention"
         raise NotDefined(f"unconvert: {only}; keep the model without it")
+    if form is not None:
+        check_function("unconvert", "form", form)
     text = check_text(model, prompt, "unconvert", "prompt")
     M = text.shape[-1 if text.dtype == int else -2]
     if model.prompts[-1:] != (M,) or model.biases is None:

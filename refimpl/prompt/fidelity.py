@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays import Array, Mask
 from ..checks import check_token_ids, check_type
+from ..errors import choose
 from ..model.transformer import Model, Pass, embed, run_layers, unembed
 from ..systems import Float, floats, system_of
 from ..systems.array import host
@@ -53,11 +54,14 @@ def fidelity(
     """Compare the model on prompt and text (by `form`) with the converted one on the text."""
     for name, x in (("model", model), ("converted", converted)):
         check_type("fidelity", name, x, Model)
+    choose("fidelity", "mask", mask, ("causal", "full"))
     texts, size = (("prompt", prompt), ("text", text)), model.config.vocabulary
     ids = [check_token_ids("fidelity", name, x, size) for name, x in texts]
     if not size or any(x is None for x in ids):
         wanted = "have a vocabulary, and `prompt` and `text` be token ids of it"
         raise ValueError(f"fidelity: `model` must {wanted}, got vectors")
+    if not ids[1].size:
+        raise ValueError("fidelity: `text` must have at least one token to compare, got none")
     lead = np.broadcast_shapes(*(x.shape[:-1] for x in ids))
     both, M = np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in ids], axis=-1), ids[0].shape[-1]
     want = logits_after(model, both, M, form, M if mask == "full" else mask)

@@ -59,6 +59,8 @@ def system(name: str) -> System:
     >>> system("Q").convert([0.1])
     ℚ([3602879701896397/36028797018963968])
     """
+    if not isinstance(name, str):
+        raise TypeError(f"system: `name` must be a str such as 'Q', got {type(name).__name__}")
     word, _, argument = name.strip().removesuffix(")").partition("(")
     known, words = classes_by_word(), word.replace(" on ", " ").split()
     if word not in known and len(words) in (2, 3):  # library, dtype and perhaps device
@@ -77,7 +79,13 @@ def classes_by_word() -> dict[str, type[System]]:
 
 def system_of(x: Array) -> System:
     """The system an array lives in."""
-    return x.system if isinstance(x, SystemArray) else Float.of(x)
+    if isinstance(x, SystemArray):
+        return x.system
+    try:
+        return Float.of(x)
+    except TypeError:
+        kinds = "(NumPy, torch, JAX, or of a refimpl system)"
+        raise TypeError(f"system_of: `x` must be an array {kinds}, got {type(x).__name__}") from None
 
 
 def floats(x: Array) -> HostArray:

@@ -18,13 +18,15 @@ import os
 import threading
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from ..arrays import Array, HostArray, Namespace
-from ..errors import NotDefined, choose
+from ..errors import NotDefined, brief, choose, printable
 
+P = ParamSpec("P")
+Made = TypeVar("Made")
 Planes = tuple[HostArray, ...]
 Frequencies = list[tuple[Fraction, Fraction]]  # θ = base^exponent as (base, exponent)
 
@@ -39,6 +41,9 @@ if hasattr(os, "register_at_fork"):
 # What a system can do, and the function whose absence shows that it cannot.
 CAPABILITIES = {"ring": "multiplication", "field": "division", "ordered": "maximum", "real": "exp"}
 FUNCTIONS = ("exp", "log", "sqrt", "tanh", "cos", "sin")  # of a real system
+
+MOST_DIGITS = 10**9
+MOST_DRAWS = 2**40  # numbers that one draw may have
 
 
 class System:
@@ -123,8 +128,9 @@ def refuse_argument(word: str, argument: str) -> None:
 
 def integer_argument(word: str, argument: str, default: int) -> int:
     """The integer in the brackets of a label."""
-    if argument and not argument.isdecimal():
-        raise ValueError(f"system: `name` must have an integer in its brackets, got {f'{word}({argument})'!r}")
+    if argument and not (argument.isdecimal() and len(argument) <= 20):  # a p below 2^61 has 19 digits
+        wanted = "an integer of at most 20 digits in its brackets"
+        raise ValueError(f"system: `name` must have {wanted}, got {printable(f'{word}({argument})', 60)!r}")
     return int(argument or default)
 
 
@@ -144,7 +150,7 @@ def fractions(values: Any, who: str) -> HostArray:
     except (AttributeError, ValueError, OverflowError):
         at = first(elementwise(lambda x: not (isinstance(x, numbers.Real) and math.isfinite(x)), a).astype(bool))
         rule = "numbers must be finite and real, in rows of one length"
-        raise ValueError(f"{who}: cannot convert {a[at]} at index {at}; {rule}") from None
+        raise ValueError(f"{who}: cannot convert {brief(a[at])} at index {at}; {rule}") from None
 
 
 def first(bad: HostArray) -> tuple[int, ...]:
@@ -170,6 +176,41 @@ def host(x: Any) -> HostArray:
         x = np.from_dlpack(x.to_device(x.__array_namespace__().Device("CPU_DEVICE")))
     # Without a dtype, NumPy would round a list of mixed integers to float64.
     return np.asarray(x, dtype=object if isinstance(x, list | tuple) else None)
+
+
+def generator(who: str, shape: Any, seed: Any) -> np.random.Generator:
+    """NumPy's generator of this seed, for an array of this shape; both are checked."""
+    try:
+        right = isinstance(shape, tuple | list) and all(operator.index(n) >= 0 for n in shape)
+    except TypeError:
+        right = False
+    if not right or math.prod(shape) > MOST_DRAWS or len(shape) > 32:
+        wanted = "a tuple of at most 32 integers ≥ 0, for at most 2^40 numbers"
+        raise ValueError(f"{who}: `shape` must be {wanted}, got {brief(shape)}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"{who}: `seed` must be an integer ≥ 0, got {brief(seed)}")
+    return np.random.default_rng(seed)
+
+
+def check_digits(who: str, digits: Any) -> None:
+    if not isinstance(digits, int) or isinstance(digits, bool) or not 1 <= digits <= MOST_DIGITS:
+        raise ValueError(f"{who}: digits must be a positive integer up to 10^9, got {brief(digits)}")
+
+
+def once(make: Callable[P, Made]) -> Callable[P, Made]:
+    """The same function, which makes one system for one set of arguments, and refuses the rest."""
+    made = functools.lru_cache(maxsize=None, typed=True)(make)
+
+    @functools.wraps(make)
+    def get(*args: P.args, **options: P.kwargs) -> Made:
+        try:
+            hash((args, *options.values()))
+        except TypeError:  # `make` has its own words for it
+            return make(*args, **options)
+        return made(*args, **cast(Any, options))
+
+    vars(get).update(cache_clear=made.cache_clear)
+    return get
 
 
 def seed_of(*parts: object) -> int:
@@ -552,7 +593,7 @@ class ObjectSystem(ArraySystem):
         """Uniform over the multiples of 2⁻⁵² in [-1, 1), in a real system."""
         if "real" not in self.can:
             return super().random(shape, seed)
-        return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
+        return self.convert(generator(f"{self.name}.random", shape, seed).uniform(-1, 1, shape))
 
     def power(self, base: Fraction, exponent: Fraction, bits: int) -> Any:
         """base^exponent in a real system, with that many more bits where a system can."""

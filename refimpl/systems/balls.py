@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrays import HostArray
 from ..errors import NotDefined, choose
-from .array import GLOBAL_STATE, ObjectSystem, Planes, SystemArray, elementwise, integer_argument
+from .array import GLOBAL_STATE, ObjectSystem, Planes, SystemArray, check_digits, elementwise, integer_argument, once
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -30,8 +30,7 @@ class Balls(ObjectSystem):
     maker = "mpmath.iv"
 
     def __init__(self, digits: int) -> None:
-        if not isinstance(digits, int) or digits < 1:
-            raise ValueError(f"Balls: digits must be a positive integer, got {digits!r}")
+        check_digits("Balls", digits)
         self.digits, self.label = digits, f"balls({digits})"
         self.name = f"balls({digits} digits, {self.maker})"
         self._start()
@@ -197,7 +196,7 @@ class ArbBalls(Balls):
         return [self.flint.arb_mat(rows, columns, x[i].ravel().tolist()) for i in np.ndindex(*lead)]
 
 
-@functools.cache
+@once
 def balls(digits: int, maker: str | None = None) -> Balls:
     """Balls by `arb` (python-flint) when installed, else by `mpmath.iv`; or by the given maker."""
     installed = importlib.util.find_spec("flint")

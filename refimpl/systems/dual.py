@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 
 from ..arrays import HostArray
+from ..errors import brief
 from .array import ArraySystem, Frequencies, Planes, SystemArray
 
 
 class Dual(ArraySystem):
     def __init__(self, base: ArraySystem) -> None:
         if not isinstance(base, ArraySystem):
-            raise TypeError(f"Dual: base must be a system with arrays of its own (ℚ, GF(p), mpmath ...), got {base!r}")
+            raise TypeError(
+                f"Dual: base must be a system with arrays of its own (ℚ, GF(p), mpmath ...), got {brief(base)}"
+            )
         self.base = base
         self.name = f"dual numbers over {base.name}"
         self.can, self.exact = base.can, base.exact

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ..arrays import HostArray
-from ..errors import NotDefined
+from ..errors import NotDefined, brief
 from . import modular
-from .array import ArraySystem, Planes, SystemArray, elementwise, integer_argument
+from .array import ArraySystem, Planes, SystemArray, elementwise, generator, integer_argument, once
 
 LARGEST = 2**61 - 1
 FEW = 128  # large products up to which Python's integers are faster; in a matrix product, 4 times that
@@ -26,8 +25,8 @@ class FiniteField(ArraySystem):
     dtypes = (np.int64,)
 
     def __init__(self, p: int) -> None:
-        if not isinstance(p, int) or not 2 <= p <= LARGEST or not is_prime(p):
-            raise ValueError(f"GF: p must be a prime with 2 ≤ p ≤ 2^61-1, got {p!r}")
+        if not isinstance(p, int) or isinstance(p, bool) or not 2 <= p <= LARGEST or not is_prime(p):
+            raise ValueError(f"GF: p must be a prime with 2 ≤ p ≤ 2^61-1, got {brief(p)}")
         self.p = p
         self.name = f"GF({p})"
 
@@ -102,7 +101,7 @@ class FiniteField(ArraySystem):
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over the p elements."""
-        return self.wrap((np.random.default_rng(seed).integers(0, self.p, shape),))
+        return self.wrap((generator(f"{self.name}.random", shape, seed).integers(0, self.p, shape),))
 
     def sqrt(self, x: SystemArray) -> SystemArray:
         """The smaller of the two square roots, where they exist."""
@@ -127,7 +126,7 @@ class FiniteField(ArraySystem):
         return (x[0] * y[0] + x[1] * y[1] * w) % self.p, (x[0] * y[1] + x[1] * y[0]) % self.p
 
 
-GF = functools.cache(FiniteField)
+GF = once(FiniteField)
 
 
 def is_prime(p: int) -> bool:

@@ -19,7 +19,7 @@ import array_api_compat
 import numpy as np
 
 from ..arrays import Array, HostArray, Namespace
-from ..errors import NotDefined, choose
+from ..errors import NotDefined, brief, choose, printable
 from .array import (
     GLOBAL_STATE,
     Frequencies,
@@ -27,6 +27,7 @@ from .array import (
     SystemArray,
     elementwise,
     fractions,
+    generator,
     host,
     refuse_argument,
     refuse_masked,
@@ -240,7 +241,7 @@ class Float(System):
     words = ("float64", "float32", "float16")
 
     def __init__(self, library: str = "numpy", dtype: str = "float64", device: Any = None) -> None:
-        library = {"jax": "jax.numpy"}.get(library, library)
+        library = "jax.numpy" if isinstance(library, str) and library == "jax" else library
         choose("Float", "library", library, LIBRARIES)
         try:
             module = importlib.import_module(library)
@@ -249,13 +250,17 @@ class Float(System):
         if isinstance(device, str) and library in ("array_api_strict", "jax.numpy"):
             jax = library == "jax.numpy"
             device = importlib.import_module("jax").devices(device)[0] if jax else module.Device(device)
+        if library == "numpy" and not (device is None or (isinstance(device, str) and device == "cpu")):
+            raise ValueError(f"Float: `device` must be 'cpu' or None for NumPy, got {brief(device)}")
+        if not isinstance(dtype, str):
+            raise TypeError(f"Float: `dtype` must be a name such as 'float32', got {brief(dtype)}")
         xp = array_namespace(module.zeros(0))
         wanted, floating = getattr(module, dtype, None), False
         with suppress(TypeError, AttributeError):
             got = cast(Any, xp).result_type(wanted)  # JAX may give less
             floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
         if not floating:
-            raise ValueError(f"Float: {library} has no floating dtype {dtype!r}")
+            raise ValueError(f"Float: {library} has no floating dtype {printable(repr(dtype))}")
         if got != wanted:
             raise ValueError(f"Float: {library} makes {got} of {dtype!r} here; for JAX, set jax_enable_x64 first")
         self._set(xp, wanted, device, library)
@@ -329,7 +334,7 @@ class Float(System):
 
     def random(self, shape: tuple[int, ...], seed: int) -> Array:
         """Uniform over [-1, 1), rounded to this dtype."""
-        return self.place(np.random.default_rng(seed).uniform(-1, 1, shape))
+        return self.place(generator(f"{self.name}.random", shape, seed).uniform(-1, 1, shape))
 
     def angles(self, frequencies: Frequencies, positions: Any) -> tuple[Array, Array]:
         cos, sin = host_angles(frequencies, positions)

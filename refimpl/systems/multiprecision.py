@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays import HostArray
 from . import slices
-from .array import GLOBAL_STATE, ObjectSystem, SystemArray, elementwise, integer_argument
+from .array import GLOBAL_STATE, ObjectSystem, SystemArray, check_digits, elementwise, integer_argument, once
 
 
 class Multiprecision(ObjectSystem):
@@ -20,8 +20,7 @@ class Multiprecision(ObjectSystem):
     ways = ("bound",)
 
     def __init__(self, digits: int) -> None:
-        if not isinstance(digits, int) or digits < 1:
-            raise ValueError(f"MP: digits must be a positive integer, got {digits!r}")
+        check_digits("MP", digits)
         import mpmath
 
         self.digits, self.name, self.label = digits, f"mpmath({digits} digits)", f"mpmath({digits})"
@@ -97,7 +96,7 @@ def context(prec: int) -> Any:
     return ctx
 
 
-MP = functools.cache(Multiprecision)
+MP = once(Multiprecision)
 SMALL = 100  # terms up to which mpmath's own loop is faster
 WIDE = 2**12  # bits from which it is faster, too
 

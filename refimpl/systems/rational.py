@@ -17,7 +17,7 @@ import numpy as np
 from ..arrays import HostArray
 from ..errors import choose
 from . import slices
-from .array import ObjectSystem, SystemArray, as_fraction, elementwise, refuse_argument
+from .array import ObjectSystem, SystemArray, as_fraction, elementwise, generator, refuse_argument
 
 # The plain loop of a matrix product is faster up to so many terms, and from so many bits on.
 SMALL, WIDE = {"fractions": 30, "gmpy2": 2000}, {"fractions": 2**13, "gmpy2": 2**9}
@@ -70,7 +70,7 @@ class Rational(ObjectSystem):
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over the 97 numbers a/8, |a| ≤ 48: our choice, for ℚ has no uniform law."""
-        draws = np.random.default_rng(seed).integers(-48, 49, shape)
+        draws = generator(f"{self.name}.random", shape, seed).integers(-48, 49, shape)
         return self.convert(draws) / 8
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..arrays import HostArray
 from ..errors import choose
-from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions
+from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions, generator
 from .floats import host_angles
 from .formats import FORMATS, nearest, round_to
 
@@ -30,6 +30,8 @@ class Rounded(ArraySystem):
 
     def __init__(self, format: str, points: tuple[str, ...] = POINTS) -> None:
         choose("Rounded", "format", format, FORMATS)
+        if not isinstance(points, tuple | list):
+            raise TypeError(f"Rounded: `points` must be a tuple, got {type(points).__name__}")
         for point in points:
             choose("Rounded", "points", point, ("elementwise", "sums", "partial"))
         self.format, self.points = format, tuple(points)
@@ -87,7 +89,7 @@ class Rounded(ArraySystem):
         return self.sum(self.wrap((a[..., :, :, None] * b[..., None, :, :],)), axis=-2)
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
-        return self.convert(np.random.default_rng(seed).uniform(-1, 1, shape))
+        return self.convert(generator(f"{self.name}.random", shape, seed).uniform(-1, 1, shape))
 
     def angles(self, frequencies: Frequencies, positions: Any) -> tuple[SystemArray, SystemArray]:
         cos, sin = (self.wrap((round_to(t, self.format),)) for t in host_angles(frequencies, positions))

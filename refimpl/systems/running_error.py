@@ -29,7 +29,7 @@ import numpy as np
 
 from ..arrays import HostArray
 from ..errors import NotDefined, choose
-from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions
+from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions, generator
 from .floats import host_angles, quiet, wide_floats
 from .formats import FORMATS, nearest, round_to
 
@@ -178,7 +178,7 @@ class RunningError(ArraySystem):
 
     def random(self, shape: tuple[int, ...], seed: int) -> SystemArray:
         """Uniform over [-1, 1), rounded, without error."""
-        value = round_to(np.random.default_rng(seed).uniform(-1, 1, shape), self.format)
+        value = round_to(generator(f"{self.name}.random", shape, seed).uniform(-1, 1, shape), self.format)
         return self.wrap((value, np.zeros(shape)))
 
     def angles(self, frequencies: Frequencies, positions: Any) -> tuple[SystemArray, SystemArray]:

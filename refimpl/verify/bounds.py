@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Mask
-from ..attention.feature_maps import Kernel, identity
+from ..attention.feature_maps import Kernel, check_kernel, identity
 from ..attention.linear_attention import IDENTITY, UNNORMALISED, State, linear_attention, linear_attention_quadratic
 from ..attention.state import features, no_text
+from ..checks import check_kinds, check_shape, check_type
+from ..errors import brief
 from ..systems import QQ, SystemArray, fractions
 from ..systems.array import elementwise, host
 from ..systems.floats import dtype_name, quiet
@@ -33,9 +35,9 @@ from ..systems.formats import FORMATS
 
 def unit_roundoff(dtype: Any) -> Fraction:
     """u = 2^−p for p significant bits; of a dtype of any library, or its name."""
-    name = dtype_name(dtype)
+    name = "" if isinstance(dtype, list | tuple | dict) else dtype_name(dtype)
     if name not in FORMATS:
-        raise ValueError(f"unit_roundoff: `dtype` must be one of {', '.join(FORMATS)}, got {name!r}")
+        raise ValueError(f"unit_roundoff: `dtype` must be one of {', '.join(FORMATS)}, got {brief(dtype)}")
     return Fraction(1, 2 ** FORMATS[name][0])
 
 
@@ -55,6 +57,14 @@ def exact_with_bound(
     The arguments are those of linear_attention, in floats, without padding.
     bound : (..., n, m) float64, rounded up; inf where there is no bound
     """
+    who = "exact_with_bound"
+    check_kernel(who, kernel)
+    if state is not None:
+        check_type(who, "state", state, State)
+    if isinstance(u, bool) or not isinstance(u, Fraction | int | float) or not 0 <= u < 1:
+        raise ValueError(f"{who}: `u` must be a Fraction, at least 0 and less than 1, got {brief(u)}")
+    check_kinds(who, q=q, k=k, v=v)
+    check_shape(who, "v", v, "tokens", "values")
     position, normalise = state.position if state else 0, kernel.normalise
     fq, fk, gq, gk = (QQ.convert(x) for x in features(q, k, kernel, position=position))
     if normalise and state is not None and state.z is None:
@@ -115,7 +125,10 @@ def _ratio(error: Fraction | float, bound: float) -> float:
         return 0.0
     if isinstance(error, float):
         return error / bound
-    return float(error / Fraction(bound)) if bound else math.inf
+    try:
+        return float(error / Fraction(bound)) if bound else math.inf
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -151,11 +164,16 @@ def judge(got: Any, exact: Any, bound: np.ndarray) -> Judgement:
     >>> judge(linear_attention_quadratic(q, k, v)[0] * (1 + 1e-12), truth, bound).verdict
     'EXCESS'
     """
+    for name, x in (("got", got), ("exact", exact), ("bound", bound)):
+        if not isinstance(getattr(x, "shape", None), tuple):
+            raise TypeError(f"judge: `{name}` must be an array, got {type(x).__name__}")
     shapes = {name: tuple(x.shape) for name, x in (("got", got), ("exact", exact), ("bound", bound))}
     if len(set(shapes.values())) > 1:
         raise ValueError(
             "judge: all must have one shape, got " + ", ".join(f"`{name}` {s}" for name, s in shapes.items())
         )
+    if getattr(bound, "dtype", None) != np.float64:
+        raise TypeError("judge: `bound` must be a float64 array of NumPy, as exact_with_bound makes it")
     want = fractions(exact, "judge")
     found, not_finite = finite_fractions(got)
     return judge_errors(np.where(not_finite, math.inf, abs(found - want)), abs(want).astype(np.float64), bound)

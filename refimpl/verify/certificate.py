@@ -27,7 +27,7 @@ from ..systems import QQ, Dependencies, Rounded, System, SystemArray, system
 from ..systems.array import elementwise, host
 from .cases import FeatureCase, Shape, case_from_json
 from .check import Draws, check, minimal, source
-from .formal import PRINTED, PROVED
+from .formal import HELD, IN_PART, PRINTED, PROVED
 from .implementation import REFIMPL, Implementation
 from .processes import ONE_THREAD
 from .registry import THEOREMS, fast, usual_cases
@@ -73,7 +73,7 @@ def certificate(
 
 def statements(proof: Result) -> dict[str, str]:
     """The statements that Coq accepted here, each with the digest of what Coq prints for it."""
-    names = PROVED[proof.theorem] if proof.verdict in ("PROVED", "IN PART") else ()
+    names = PROVED[proof.theorem] if proof.verdict in HELD else ()
     return {name: PRINTED[name] for name in names}
 
 
@@ -137,6 +137,7 @@ def replay(
     results, same = list[Result](), data["versions"] == versions()
     differences = [] if draws.source == source() else [OTHER_SOURCE]
     differences += [] if same or all(row.system.exact for row in rows) else [OTHER_VERSIONS]
+    differences += proofs_that_differ(data.get("proofs", []))
     for old, theorem, numbers, cases in rows:
         if not cases:
             if old.get("verdict") != "N/A":
@@ -165,7 +166,25 @@ def read_certificate(data: Any) -> tuple[Draws, list[Row]]:
     rows = [read_row(old) for old in as_list(data["results"])]
     if not any(row.cases for row in rows):
         raise ValueError("there is nothing to repeat")
+    for old in as_list(data.get("proofs", [])):
+        if not all(isinstance(old[name], str) for name in ("theorem", "verdict")):
+            raise ValueError(f"a proof must name its theorem and verdict, got {brief(old)}")
+        dict(old["statements"])
     return Draws(seed, digest), rows
+
+
+def proofs_that_differ(proofs: Any) -> list[str]:
+    """A line for each proof in a certificate that is not of the statements in formal.toml."""
+    lines = []
+    for old in proofs:
+        name, verdict = old["theorem"], old["verdict"]
+        stated = dict(old["statements"]) if verdict in HELD else {}
+        known = {each: PRINTED[each] for each in PROVED.get(name, ())} if verdict in HELD else {}
+        possible = ("IN PART" if name in IN_PART else "PROVED", "NOT CHECKED") if name in PROVED else ("N/A",)
+        if stated != known or verdict not in possible:
+            given = f"{printable(verdict)} by {printable(stated)}"
+            lines.append(f"{printable(name)} in Coq: {given} in the certificate, which formal.toml does not have")
+    return lines
 
 
 def read_row(old: Any) -> Row:

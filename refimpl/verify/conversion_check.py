@@ -30,8 +30,8 @@ from ..attention.feature_maps import Kernel
 from ..attention.linear_attention import State, linear_attention, linear_attention_chunked
 from ..attention.rope import Rope, angle_table, power_table
 from ..attention.softmax_attention import concatenate
-from ..checks import check_type
-from ..errors import NotDefined
+from ..checks import check_flag, check_integer, check_scalar, check_type
+from ..errors import NotDefined, choose
 from ..model.attention_layers import Config
 from ..model.transformer import AttentionCall, Model, Pass, check_text, embed, run_layers, token_vectors, unembed
 from ..prompt.conversion import piece_length
@@ -146,6 +146,11 @@ def check_conversion(
     'WITHIN BOUND'
     """
     require_same_model(model, converted)
+    choose("check_conversion", "mask", mask, ("causal", "full"))
+    check_flag("check_conversion", "restart", restart)
+    check_scalar("check_conversion", "strength", strength, weights=model.like)
+    if chunk is not None:
+        check_integer("check_conversion", "chunk", chunk, least=1)
     system, layers = system_of(model.like), model.config.layers
     both = Attention(cast(Config, model.config), model.kernel, form, definition, mask, restart, strength)
     twin = None if system.exact else both.with_errors(model)

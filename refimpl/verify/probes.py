@@ -15,7 +15,8 @@ import numpy as np
 from ..attention.feature_maps import Kernel
 from ..attention.linear_attention import State
 from ..attention.rope import Rope, power_table
-from ..checks import prefix_length
+from ..checks import check_flag, check_integer, prefix_length
+from ..errors import brief
 from ..systems import QQ, Float, Rounded, System
 from .bounds import finite_fractions, unit_roundoff
 
@@ -85,7 +86,11 @@ def exact_probe(
     'o[0, 0, 0]'
     """
     if not isinstance(system, Float | Rounded):
-        raise TypeError(f"exact_probe: `system` must be a Float or Rounded system, got {system!r}")
+        raise TypeError(f"exact_probe: `system` must be a Float or Rounded system, got {brief(system)}")
+    for name, x in (("n", n), ("r", r), ("m", m), ("heads", heads)):
+        check_integer("exact_probe", name, x, most=2**20)
+    check_integer("exact_probe", "seed", seed, least=0)
+    check_flag("exact_probe", "start", start)
     if r < 1 or min(n, m, heads) < 0:
         raise ValueError(f"exact_probe: need r ≥ 1 and n, m, heads ≥ 0, got r={r}, n={n}, m={m}, heads={heads}")
     limit = int(1 / unit_roundoff(system.format if isinstance(system, Rounded) else system.dtype))

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from ..checks import check_integer
 from ..systems import System, system
@@ -176,17 +176,31 @@ def from_json(data: dict[str, Any], task: Task) -> Result:
 
 def work() -> None:
     """Read a request, and answer the tasks that follow, as a worker does."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "wb", 0)
     os.dup2(2, 1)  # what a library may print is no answer
-    asked = json.loads(sys.stdin.readline())
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(lines,), daemon=True).start()
+    with suppress(BrokenPipeError):  # the first process has ended
+        answer(lines, lambda data: answers.write(json.dumps(data).encode() + b"\n"))
+
+
+def listen(lines: queue.SimpleQueue[str]) -> None:
+    """Read the lines of stdin. When nobody asks any more, end this process, whatever it does."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def answer(lines: queue.SimpleQueue[str], send: Callable[[Any], object]) -> NoReturn:
+    asked = json.loads(lines.get())
     systems = None if asked["systems"] is None else [system(label) for label in asked["systems"]]
     todo = tasks(asked["names"], systems, full=asked["full"], seed=asked["seed"])
     draws = Draws(asked["seed"], asked["source"])
-    print(json.dumps("ready"), file=answers, flush=True)
-    for line in sys.stdin:
-        task = todo[int(line)]
+    send("ready")
+    while True:
+        task = todo[int(lines.get())]
         try:
             result = check(task.theorem, task.system, task.cases, draws)
         except Exception as error:
             result = not_run(task, f"raised {type(error).__name__}: {error}")
-        print(json.dumps(to_json(result, task)), file=answers, flush=True)
+        send(to_json(result, task))

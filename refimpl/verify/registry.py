@@ -69,7 +69,7 @@ def tasks(names: Sequence[str], systems: Sequence[System] | None, *, full: bool,
     for each in systems:
         each.ways  # noqa: B018  refuses, before the work begins, a system in which nothing can be decided
     found = []
-    for theorem in [THEOREMS[name] for name in names or THEOREMS]:
+    for theorem in [THEOREMS[name] for name in dict.fromkeys(names) or THEOREMS]:
         more = theorem.more(seed) if full else ()
         rows: list[tuple[System, list[Shape]]] = []
         for each in [system(theorem.only)] if theorem.only and not chosen else systems:

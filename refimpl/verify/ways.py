@@ -142,17 +142,28 @@ class Tally:
 
     @property
     def vacuous(self) -> str:
+        """How many rows are vacuous, and how many pairs of one instance have no other rows."""
         _, rows, vacuous = totals(self.findings)
-        return f"; {vacuous} of {rows} rows vacuous" if vacuous else ""
+        pairs = sum(0 < f.rows == f.vacuous for f in self.findings)
+        none = f", {pairs} of {len(self.findings)} pairs not run since all their rows are" if pairs else ""
+        return f"; {vacuous} of {rows} rows vacuous{none}" if vacuous else ""
+
+    def by_pair(self) -> dict[str, tuple[int, int, int]]:
+        """For each name of a pair, in all instances together: what `totals` counts."""
+        pairs: dict[str, list[Finding]] = {}
+        for f in self.findings:
+            pairs.setdefault(f.name, []).append(f)
+        return {name: totals(found) for name, found in pairs.items()}
 
     @property
     def undecided(self) -> str:
         """The name of a pair whose rows are vacuous in every instance that has it; "" for none."""
-        pairs: dict[str, list[Finding]] = {}
-        for f in self.findings:
-            pairs.setdefault(f.name, []).append(f)
-        counted = ((name, *totals(found)) for name, found in pairs.items())
-        return next((name for name, _, rows, vacuous in counted if 0 < rows == vacuous), "")
+        return next((name for name, (_, rows, vacuous) in self.by_pair().items() if 0 < rows == vacuous), "")
+
+    @property
+    def empty(self) -> str:
+        """The name of a pair of which no instance has an entry to compare; "" for none."""
+        return next((name for name, (compared, _, _) in self.by_pair().items() if not compared), "")
 
     def largest(self, field: str) -> tuple[Finding, str]:
         """The finding with the largest value of a field, and its place, empty if the value is 0."""
@@ -227,6 +238,8 @@ class Way:
             return Verdict("VACUOUS", "the bound is as large as the output in every row")
         if name := tally.undecided:
             return Verdict("NOT RUN", f"{name}: the bound is as large as the output in every row of it")
+        if len(tally.instances) > 1 and (name := tally.empty):  # one alone may be of no tokens
+            return Verdict("NOT RUN", f"{name}: nothing was compared, since every array of it is empty")
         return self.agreement(tally)
 
     @abstractmethod

@@ -255,13 +255,18 @@ VALUE_ERRORS: Table = {
     ): lambda: soft(q, k, v, mask=6),
     "linear_attention_chunked: `chunk` must be an integer ≥ 1, got 0": lambda: chunked(q, k, v, chunk=0),
     "linear_attention_chunked: `chunk` must be an integer ≥ 1, got 2.0": lambda: chunked(q, k, v, chunk=2.0),
-    "polynomial: `degree` must be an integer ≥ 0, got -1": lambda: ri.feature_maps.polynomial(-1),
+    "polynomial: `degree` must be an integer between 0 and 64, got -1": lambda: ri.feature_maps.polynomial(-1),
+    "polynomial(16): `x` must have at most 2^32 features in all, got 2.1e10": lambda: la(
+        q, k, v, ri.Kernel("polynomial(16)")
+    ),
     "dpfp: `nu` must be an integer ≥ 1, got 0": {
         "nu": lambda: ri.feature_maps.dpfp(0),
         "map_dpfp": lambda: ri.feature_map("dpfp(0)"),
     },
-    "no_text: `r` must be an integer ≥ 0, got -1": lambda: ri.state.no_text(q, -1, 2),
-    "no_text: `lead` must be an integer ≥ 0, got -2": lambda: ri.state.no_text(q, 3, 2, lead=(-2,)),
+    "no_text: `r` must be an integer between 0 and 281474976710656, got -1": lambda: ri.state.no_text(q, -1, 2),
+    "no_text: `lead` must be an integer between 0 and 281474976710656, got -2": lambda: ri.state.no_text(
+        q, 3, 2, lead=(-2,)
+    ),
     "State: `position` must be an integer, got 1.5": lambda: State(S, z, 1.5),
     "KVCache: `position` must be an integer, got '5'": lambda: KVCache(k, v, keep, "5"),
     "shift: `by` must be an integer, got 0.5": lambda: ri.state.shift(State(S, z), 0.5),
@@ -286,6 +291,7 @@ VALUE_ERRORS: Table = {
     ): lambda: ri.feature_map("polynomial(x)"),
     # Memories
     "write: `v` must have shape (..., 5, values) to match `y`, got (4, 2)": lambda: write(directions, k, a(4, m)),
+    "write: `y` must have shape (..., tokens, width), got (3,)": lambda: write(directions, k[0], a(4, m)),
     "write: leading axes (3,) of `v` must broadcast with (2,) of `y`": lambda: write(
         directions, a(2, n, d), a(3, n, m)
     ),
@@ -444,9 +450,9 @@ TYPE_ERRORS: Table = {
     "polynomial(2): `x` must be real or complex floating, got int64; convert it explicitly": lambda: (
         ri.feature_maps.polynomial(2)(q.astype(int))
     ),
-    "taylor2_pair: `scale` must be an integer, a float or an array, got '2'": lambda: ri.feature_maps.taylor2_pair("2")[
-        0
-    ](q),
+    "taylor2_pair: `scale` must be a number or an array of shape (), got '2'": lambda: ri.feature_maps.taylor2_pair(
+        "2"
+    )[0](q),
     masked("linear_attention", "k"): lambda: la(q, np.ma.masked_greater(k, 0), v),
     masked("linear_attention", "padding"): lambda: la(q, k, v, padding=np.ma.masked_array(keep[0], keep[0])),
     masked("transformer", "text"): lambda: model(np.ma.masked_equal([3, 1, 4], 1)),
@@ -510,6 +516,7 @@ TYPE_ERRORS: Table = {
     "angle_table: `positions` must be a sequence of integers, got [0.5]": lambda: table(2)([0.5]),
     "power_table: `positions` must be a sequence of integers, got 3": lambda: ri.power_table(a(1), a(1))(3),
     # Memories
+    "write: `phi` must be a map such as `random_features` makes, got str": lambda: write("positive", k, v),
     "write: `v` has dtype float32, `y` has float64; convert one of them explicitly": lambda: write(
         directions, k, *f32(v)
     ),
@@ -539,7 +546,7 @@ NOT_DEFINED: Table = {
     "maximum is not defined in GF(10007); relu needs an ordered system": lambda: la(
         *[GF(10007).random((n, d), 1)] * 3, ri.Kernel("relu")
     ),
-    "exp is not defined in ℚ; hedgehog needs a real system": lambda: ri.feature_maps.hedgehog(*Q[:2])(Q[0]),
+    "exp is not defined in ℚ; hedgehog needs a real system": lambda: ri.feature_maps.hedgehog(Q[0], Q[0][:, 0])(Q[0]),
     # RoPE
     "cos is not defined in GF(7); use power_table, which needs only c² + s² = 1": lambda: table(2, GF(7))([1]),
     "softmax_attention: `rope` must have placement 'before' (there is no feature map), got 'after'": lambda: soft(

@@ -152,3 +152,15 @@ def test_a_family_by_name_minds_its_number():
 def test_bad_parameters(make, argument, bad):
     with pytest.raises(ValueError, match=f"`{argument}` must be an integer"):
         make(bad)
+
+
+@pytest.mark.parametrize("name", [*ri.FEATURE_MAPS, "polynomial(0)", "polynomial(3)", "dpfp(2)"])
+def test_a_map_knows_how_many_features_it_makes(name):
+    for d in (1, 2, 5):
+        phi = ri.feature_map(name)
+        assert phi(np.ones((3, d))).shape == (3, phi.count(d))
+
+
+def test_a_number_of_thousands_of_digits_is_no_degree():
+    with says(ValueError, "feature_map: `name` must be one of"):
+        ri.feature_map(f"polynomial({'9' * 5000})")

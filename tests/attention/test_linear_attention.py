@@ -516,6 +516,31 @@ def test_rows_of_scores_may_be_made_a_few_at_a_time(system, problem, rows):
         same(system, *problem.solve(system, ri.linear_attention, ri.linear_attention_quadratic))
 
 
+@pytest.mark.parametrize("chunk", [None, 64])
+@pytest.mark.parametrize("mask", ["full", 2090])
+def test_long_prefixes_are_seen_to_their_end(mask, chunk):
+    field = GF(2**31 - 1)
+    q, k, v = (field.random((2100, 2), i) for i in range(3))
+    got = ri.linear_attention_chunked(q, k, v, mask=mask, chunk=chunk)
+    same(field, ri.linear_attention_recurrent(q, k, v, mask=mask), got)
+
+
+@pytest.mark.parametrize("form", [ri.linear_attention, *FORMS])
+@pytest.mark.parametrize("placement", ri.rope.PLACEMENTS)
+@pytest.mark.parametrize("start", [-(10**6), -5000, 5000, 10**6])
+def test_a_text_may_begin_far_from_0(form, placement, start):
+    """Queries and keys that are turned beforehand give the same output and state."""
+    field = GF(2**31 - 1)
+    rope = ri.Rope(ri.power_table(*ri.circle_point(field.random((2,), 7))), "half", "before")
+    q, k, v = (field.random((5, 4), i) for i in range(3))
+    at, normalise = range(start, start + 5), placement == "before"
+    state = State(field.random((4, 4), 8), field.random((4,), 9), start)
+    want, end = form(rope(q, at), rope(k, at), v, ri.Kernel(normalise=normalise), state=state)
+    kernel = ri.Kernel(rope=replace(rope, placement=placement), normalise=normalise)
+    o, after = form(q, k, v, kernel, state=state)
+    assert field.equal(o, want) and field.equal(after.S, end.S) and after.position == end.position
+
+
 @pytest.mark.parametrize("n", [255, 256, 257, 513])
 @pytest.mark.parametrize("mask", ["causal", "full", 3, 200, 255])
 def test_more_rows_than_are_made_at_once(n, mask):

@@ -136,6 +136,15 @@ def test_coupled_pairs_are_counted_right():
         assert abs(coupled(kind, x, y, 15 + 3, 9) / mean_squared_error(kind, x, y, 9) - 1) <= ROUNDING
 
 
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("blocks", [2, 3, 10])
+def test_blocks_are_independent(kind, blocks):
+    """The mean of so many blocks has the error of one block, divided by their number."""
+    x, y = two_vectors()
+    one = mean_squared_error(kind, x, y, D)
+    assert abs(mean_squared_error(kind, x, y, blocks * D) * blocks / one - 1) <= ROUNDING
+
+
 def orthogonal_bound(x, y, r):
     """Choromanski et al. 2021, as read in notes on it."""
     d, SM = len(x), np.exp(x @ y)

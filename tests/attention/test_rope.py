@@ -123,6 +123,15 @@ def test_explicit_frequencies():
     assert np.max(np.abs(cos - np.cos([[0, 0], [1, 0.5]]))) <= 2.0**-51
 
 
+def test_many_explicit_frequencies():
+    """A table of 70 pairs has the columns of 70 tables of one pair."""
+    frequencies = [Fraction(1, i) for i in range(1, 71)]
+    both = ri.angle_table(Float(), 140, frequencies=frequencies)([1, 300])
+    for i, f in enumerate(frequencies):
+        for many, one in zip(both, ri.angle_table(Float(), 2, frequencies=[f])([1, 300]), strict=True):
+            assert many[:, i].tolist() == one[:, 0].tolist()
+
+
 @pytest.mark.parametrize("maker", MAKERS)
 def test_balls_enclose_the_tables(maker):
     radii = []
@@ -160,3 +169,10 @@ def test_positions_up_to_2_to_the_53():
     for far in (2**53 + 1, -(2**53) - 1):
         with says(ValueError, f"f: `positions` must not exceed 2^53 in size, got {far}"):
             check_positions("f", [0, far, 1])
+
+
+def test_one_row_of_a_table_is_for_all_tokens():
+    x = QQ.random((4, 6), 1)
+    cos, sin = ri.power_table(QQ.convert([Fraction(3, 5)]), QQ.convert([Fraction(4, 5)]))([7])
+    rows = [ri.rope.rotate(x[t : t + 1, :], cos, sin) for t in range(4)]
+    assert QQ.equal(ri.rope.rotate(x, cos, sin), QQ.concat(rows, axis=0))

@@ -326,3 +326,19 @@ def test_grouped_heads_and_broadcast_cache():
         start = ri.KVCache(cache.k[0, 0, :4], cache.v[0, 0, :4], cache.keep[..., :4], 4)
         again, _ = form(q[0, 1, 4:], k[0, 0, 4:], v[0, 0, 4:], cache=start)
         assert system.equal(o[0, 1, 4:], again) and informative(system, again)
+
+
+@both
+def test_every_text_of_a_batch_has_its_own_padding(form):
+    system = balls(30)
+    q, k, v = (system.random((3, 5, 2), i) for i in range(3))
+    keep = np.array([[True] * 5, [True, False] * 2 + [True], [True, True, True, False, False]])
+    o, cache = form(q, k, v, padding=keep)
+    first, rest = (slice(None), slice(0, 2)), (slice(None), slice(2, 5))
+    head, before = form(*(x[(*first, slice(None))] for x in (q, k, v)), padding=keep[first])
+    tail, after = form(*(x[(*rest, slice(None))] for x in (q, k, v)), padding=keep[rest], cache=before)
+    assert o.shape == (3, 5, 2) and cache.keep.shape == after.keep.shape == (3, 1, 5)
+    for i in range(3):
+        alone, _ = form(q[i], k[i], v[i], padding=keep[i])
+        assert system.equal(o[i], alone) and informative(system, alone)
+        assert system.equal(system.concat([head[i], tail[i]], axis=0), alone)

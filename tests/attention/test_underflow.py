@@ -11,7 +11,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import refimpl as ri
-from refimpl.attention import underflow
+from refimpl.attention import linear_attention, underflow
 from refimpl.attention.linear_attention import LINEAR
 from refimpl.systems import fractions
 from refimpl.systems.formats import FORMATS
@@ -47,10 +47,21 @@ def unjudged(form, text, options, monkeypatch):
     """What the form computes if nobody looks for underflow; None if it refuses otherwise."""
     with monkeypatch.context() as patch:
         patch.setattr(underflow.Judge, "check", lambda *_: None)
+        patch.setattr(linear_attention, "check_columns", lambda *_: None)
         try:
             return form(*text, **options)[0]
         except (ri.ZeroDenominator, ri.NotFinite):
             return None
+
+
+def lost_columns(text, state):
+    """Is there a column of S that is not 0, and whose products are all too small for the dtype?"""
+    _, k, v, _ = text
+    _, low, _ = FORMATS[k.dtype.name]
+    K, V, S = (fractions(x, "test") for x in (k, v, np.zeros((k.shape[1], v.shape[1])) if state is None else state.S))
+    exact, terms = S + K.T @ V, abs(K.T)[:, :, None] * abs(V)[None]
+    small = (terms < Fraction(2) ** (low - 1)).all(axis=(0, 1)) & (S == 0).all(axis=0)
+    return (small & (exact != 0).any(axis=0)).any()
 
 
 @pytest.fixture
@@ -78,8 +89,11 @@ def test_exactly_what_is_lost_is_refused(form, counts, monkeypatch):
         try:
             form(*text, **options)
             refused = False
-        except ri.Underflow:
+        except ri.Underflow as error:
             refused = True
+            if "`S`" in str(error):
+                assert lost_columns(text, options["state"])
+                return
         except (ri.ZeroDenominator, ri.NotFinite):
             assert got is None
             return
@@ -188,3 +202,50 @@ def test_other_libraries(library):
     x = ri.Float(library, "float32").convert(np.full((5, 3), 1e-20))
     with pytest.raises(ri.Underflow, match=r"underflows .*float32 at token 0.*; scale"):
         ri.linear_attention_chunked(x, x, x)
+
+
+@forms
+def test_only_the_denominator_of_a_state_underflows(form):
+    """A hundred products of 0.49 2^-149 are lost, beside one of 2^-149 that is not."""
+    q, k = np.full((1, 101), 2.0**-80, np.float32), np.zeros((1, 101), np.float32)
+    q[0, 100], k[0, 100] = 0, 1
+    z = np.full(101, 0.49 * 2.0**-69, np.float32)
+    z[0], z[100] = 2.0**-69, 1
+    state = ri.State(np.full((101, 1), 2.0**-40, np.float32), z)
+    with says(ri.Underflow, "the output underflows"):
+        form(q, k, np.ones((1, 1), np.float32), state=state)
+    z[:100] = 2.0**-60
+    form(q, k, np.ones((1, 1), np.float32), state=ri.State(state.S, z))
+
+
+@forms
+def test_a_state_without_a_right_digit_is_refused(form):
+    """The output is right, and whatever would be read from the state is 0."""
+    q, k = np.full((1, 2), 1e3, np.float16), np.full((1, 2), 1e-4, np.float16)
+    column = "underflows numpy float16 at column 0; scale `k` or `v` up, or use a wider dtype"
+    with says(ri.Underflow, "underflows numpy float16 at"):
+        form(q, k, k)
+    with says(ri.Underflow, f"absorb: `S` {column}"):
+        ri.state.absorb(ri.state.no_text(k, 2, 2), k, k)
+    bare = ri.State(np.zeros((2, 2), np.float16), None)  # without z nothing is divided, and 0 is near
+    assert not ri.state.absorb(bare, k, k).S.any()
+    both = np.concatenate([k, k])
+    for values in (0 * both, both * np.array([[1], [-1]], np.float16)):  # the sum is 0
+        assert not ri.state.absorb(ri.state.no_text(k, 2, 2), both, values).S.any()
+
+
+def test_a_state_that_is_scaled_to_nothing_is_refused():
+    state = ri.State(np.full((2, 3), 1e-4, np.float16), np.full(2, 1e-4, np.float16))
+    with says(ri.Underflow, "scale: `S` underflows numpy float16 at column 0"):
+        ri.state.scale(state, 1e-5)
+    with says(ri.Underflow, "scale: `z` underflows numpy float16 at all features"):
+        ri.state.scale(ri.State(state.S * 10000, state.z), 1e-4)
+    assert not ri.state.scale(state, 0).S.any() and ri.state.scale(state, 0.5).S.all()
+
+
+def test_a_prompt_that_is_weighed_to_nothing_is_refused():
+    config = ri.Config(layers=1, width=2, d=2, m=2, phi="elu+1", norm="none")
+    model, prompt = ri.random_model(ri.Float("numpy", "float32"), config, 0), np.ones((3, 2), np.float32)
+    assert ri.convert(model, prompt, strength=1e-30).biases[0].S.all()
+    with says(ri.Underflow, "convert: `S` underflows numpy float32"):
+        ri.convert(model, prompt, strength=1e-50)

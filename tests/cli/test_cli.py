@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import refimpl as ri
@@ -131,6 +132,8 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch, tmp_path
         (["quadratic_eq_sums"], "did you mean 'quadratic_eq_sum'?"),
         (["--system", "flota64"], "did you mean 'float64'?"),
         (["--system", "GF(8)"], "p must be a prime"),
+        (["--system", f"GF({'9' * 5000})"], "must have an integer of at most 20 digits in its brackets"),
+        (["--system", "mpmath(1000000)"], "--system: mpmath(1000000) must have at most 100000 digits, got 1000000"),
         (["--system", "degrees(3)"], "`name` must be one of"),
         (["--backend", "touch"], "did you mean 'torch'?"),
         (["--device", "cuda"], "--device needs --backend"),
@@ -192,6 +195,13 @@ def test_backend_numpy(capsys):
     status, out, _ = run(capsys, "verify", "exact_probes", "shift", "--backend", "numpy")
     assert status == 0
     assert [row.split()[1] for row in computed(out)[1:6]] == ["float64", "float32", "float16", "float64", "float32"]
+
+
+def test_errors_of_numpy_that_are_raised_fail_no_theorem(capsys):
+    names = ["quadratic_eq_sum", "kv_cache"]
+    with np.errstate(all="raise"):
+        status, out, err = run(capsys, "verify", *names, "--system", "float32", "--system", "float64")
+    assert (status, err) == (0, "") and " 0 fail" in out
 
 
 def test_backend_torch(capsys):

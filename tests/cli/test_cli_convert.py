@@ -101,6 +101,7 @@ def test_what_it_writes_and_says(room, capsys):
         (["--strength", "0.5"], {"strength": 0.5}),
         (["--strength", "3"], {"strength": 3}),
         (["--strength", "1/4"], {"strength": 0.25}),
+        (["--strength", "5/2"], {"strength": 2.5}),
         (["--strength=-2"], {"strength": -2}),
     ],
 )
@@ -422,6 +423,7 @@ def test_memories(room, capsys):
         (["--by", "positive", "--features", "4", "--seed", "5"], Compression("positive", 4, 5)),
         (["--by", "taylor"], Compression("taylor")),
         (["--by", "best", "--budget", "2000"], Best(budget=1000)),
+        (["--by", "best", "--budget", "600"], Best(budget=300)),  # the cache has more bytes
         (["--by", "best", "--error", "0.1", "--strength", "2"], Best(error=0.1)),
     ):
         assert run(capsys, "s", *prompt, *flags)[0] == 0
@@ -504,6 +506,14 @@ def npy(shape, data=b""):
         ),
         (["m", "--prompt", "1", "--strength", "x"], "--strength: must be a number such as 2, 0.5 or 1/3, got 'x'"),
         (["m", "--prompt", "1", "--strength", "1/0"], "--strength: must be a number such as 2, 0.5 or 1/3, got '1/0'"),
+        *(
+            (
+                [name, "--prompt", "1", "--strength", strength],
+                "--strength: must have at most 100 characters and an exponent from -400 to 400, got ",
+            )
+            for name in "gm"
+            for strength in ("1e9999999", "1E-401", "1/" + "9" * 5000)
+        ),
         (["m", "--prompt", "1", "--strength", "nan"], "convert: --strength must be finite, got nan"),
         (["m", "--prompt", "1", "--chunk", "0"], "convert: --chunk must be an integer ≥ 1, got 0"),
         (

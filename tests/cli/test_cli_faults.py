@@ -22,6 +22,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +33,7 @@ from refimpl import Config, Float, Rotary, convert, load, random_model, save
 from refimpl.cli import convert as cli_convert
 from refimpl.cli import doctor
 from refimpl.cli import generate as cli_generate
+from refimpl.cli import main as cli_main
 from refimpl.cli.main import main
 from refimpl.cli.output import LONGEST, escape_controls, one_line, without_controls
 from refimpl.files.disk import recording, replacing
@@ -316,7 +318,7 @@ def test_a_dtype_that_is_none(room, capsys):
         ("torch", "meta", "--device: torch on meta has shapes but no values to convert"),
         ("torch", "cuda:99", "torch cannot make an array on cuda:99: "),
         ("jax", "nosuch", "jax cannot make an array on nosuch: "),
-        ("numpy", "cuda", "--device: Unsupported device for NumPy: 'cuda'"),
+        ("numpy", "cuda", "--device: Float: `device` must be 'cpu' or None for NumPy, got 'cuda'"),
         ("touch", "cpu", "convert: `--backend` must be one of"),
     ],
 )
@@ -391,6 +393,66 @@ def test_stopped_in_this_process(name, status, room, capsys, monkeypatch):
     assert found == [0]
 
 
+def test_interrupted_before_the_command_begins(room):
+    """In the first imports, in those of a command, and in its work."""
+    code = (
+        "import os, signal, sys, threading, time\n"
+        "def send():\n"
+        "    time.sleep(float(sys.argv.pop(1)))\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "from refimpl.cli import interrupted\n"
+        "signal.signal(signal.SIGINT, interrupted)\n"
+        "threading.Thread(target=send, daemon=True).start()\n"
+        "from refimpl.__main__ import start\n"
+        "sys.exit(start())"
+    )
+    for seconds in (0, 0.01, 0.05, 0.2, 0.5):
+        command = [sys.executable, "-c", code, str(seconds), "verify", "--full", "--jobs", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "refimpl: interrupted\n")
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_signals_in_a_row_are_one(name, status, room, capsys, monkeypatch):
+    number = getattr(signal, name)
+    before, went = signal.getsignal(number), []
+
+    def stopped(*args, **options):
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)
+            went.append("on")
+
+    monkeypatch.setattr(cli_convert, "convert", stopped)
+    monkeypatch.setattr(cli_main, "complain", lambda words: os.kill(os.getpid(), number))
+    assert main(["convert", "m", "--prompt", "3", "--out", "b"]) == status
+    assert went == ["on"] and signal.getsignal(number) == before
+
+
+def test_an_interrupt_that_is_lost_can_be_sent_again(room, capsys, monkeypatch):
+    def stopped(*args, **options):
+        with suppress(cli_main.Stopped):
+            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(cli_main, "SOON", 0)
+    monkeypatch.setattr(cli_convert, "convert", stopped)
+    assert run(capsys, "convert", "m", "--prompt", "3", "--out", "b") == (130, "", "refimpl: interrupted\n")
+
+
+def test_signals_wait_for_an_import_to_end(monkeypatch):
+    with pytest.raises(cli_main.Stopped), cli_main.ending_signals():
+        with cli_main.held_signals():
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # of pytest, other threads hold none
+            waited = True
+        pytest.fail("it is lost")
+    assert waited
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    with cli_main.held_signals():  # as on Windows
+        pass
+
+
 def test_a_signal_that_is_ignored_stays_ignored(room):
     """As under nohup."""
     line = "trap '' HUP; $R convert m --prompt '3 1' --out b & p=$!; kill -HUP $p; wait $p"
@@ -447,6 +509,42 @@ def test_a_file_keeps_its_permissions(room, capsys):
             os.umask(before)
         assert (room / "b").stat().st_mode & 0o777 == mode
         assert (room / "new").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_file_keeps_its_owner_and_group_where_that_is_allowed(room, monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "chown", lambda path, *owner: asked.append((path.name[:9], *owner)))
+    (room / "x").touch()
+    with replacing("--out", room / "x") as x, replacing("--out", room / "new"):
+        x.write(b"new")
+    who = os.stat(room / "x")
+    assert asked == [(".refimpl-", -1, who.st_gid), (".refimpl-", who.st_uid, -1)]
+
+    def refuse(*args):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "chown", refuse)
+    with replacing("--out", room / "x") as x:
+        x.write(b"newer")
+    assert (room / "x").read_bytes() == b"newer" and not drafts(room)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change an owner")
+def test_root_does_not_take_the_files_of_others(room, capsys):
+    (room / "b").touch()
+    os.chown(room / "b", 1234, 2345)
+    assert run(capsys, "convert", "m", "--prompt", "3", "--out", "b")[0] == 0
+    assert ((room / "b").stat().st_uid, (room / "b").stat().st_gid) == (1234, 2345)
+
+
+def test_a_link_that_leads_to_itself_is_refused(room, capsys):
+    links = {"loop": "loop", "here": "there", "there": "here"}
+    for name, target in links.items():
+        (room / name).symlink_to(target)
+    for name in links:
+        said = f"refimpl: --out: cannot write {name}: a symbolic link that leads to itself\n"
+        assert run(capsys, "convert", "m", "--prompt", "3", "--out", name) == (2, "", said)
+        assert (room / name).is_symlink()
 
 
 def test_a_draft_is_no_more_open_than_its_file(room):

@@ -81,7 +81,7 @@ NUMBERS = [
 ]
 NUMBERS += ["1/0", "2**9", "1_0", "-0", "1e3"]
 PROMPTS = ["3 1 4", "3", "7", "-1", "1,2", "hello", *(f"@{name}" for name in (*FILES, *WORDS[:12]))]
-NAMES = ["shift", "rope_layouts", "kv_cache", "shfit"]
+NAMES = ["shift", "rope_layouts", "softmax_padding", "shfit"]
 SYSTEMS = [
     "Q",
     "float32",

@@ -65,5 +65,6 @@ def test_the_fuzzer_sees_what_is_wrong(tmp_path: Path, monkeypatch: Any) -> None
     assert "it took 2.0e+08 bytes" in wrong(lambda path: np.ones(25 * 10**6), tmp_path)
     if fuzz.RESET.exists():  # a case is seen though a larger one came before it
         assert "it took 1.6e+08 bytes" in wrong(lambda path: np.ones(20 * 10**6), tmp_path)
-    monkeypatch.setattr(fuzz.time, "process_time", iter((0.0, 2.5)).__next__)
-    assert "it took 2.5 s" in wrong(lambda path: None, tmp_path)
+    monkeypatch.setattr(fuzz.time, "process_time", iter((0.0, 2 * fuzz.SECONDS)).__next__)
+    assert f"it took {2 * fuzz.SECONDS:.1f} s" in wrong(lambda path: None, tmp_path)
+    assert fuzz.SECONDS >= 2

@@ -18,7 +18,7 @@ import refimpl as ri
 from refimpl import Compression, Config, Float, load, random_model, save
 from refimpl.budget import MEMORY, budget, number, spend
 from refimpl.errors import brief, printable
-from refimpl.files import checkpoint, disk
+from refimpl.files import checkpoint, disk, safetensors
 from refimpl.files.models import read_model
 from refimpl.files.models.gpt2 import read_gpt2, read_nano
 from refimpl.files.models.llama import read_llama, read_llama2c
@@ -185,6 +185,28 @@ def test_the_header_of_a_large_mixture_of_experts_is_parsed(tmp_path: Path) -> N
     assert len(read_safetensors(tmp_path / "m").tensors) == 61 * 1640
 
 
+def test_a_header_of_very_many_tensors_is_not_parsed(tmp_path: Path, monkeypatch: Any) -> None:
+    """Each of them costs Python more than NumPy: a limit may allow it."""
+    monkeypatch.setattr(safetensors, "FREE_TENSORS", 0)
+    monkeypatch.setattr(safetensors, "TENSOR_OPERATIONS", 10**4 * safetensors.TENSOR_OPERATIONS)
+    names = (f"x{i}" for i in range(20))
+    write_safetensors(tmp_path / "m", dict.fromkeys(names, np.ones(0)), {"format": "refimpl"})
+    assert len(read_safetensors(tmp_path / "m", limit=2).tensors) == 20
+    monkeypatch.setattr(json, "loads", lambda *args, **options: pytest.fail("parsed"))
+    for read in (read_safetensors, read_model, load):
+        with says(ValueError, "m: the header: its tensors must need at most 2e9 operations, got about 3.3e9 in all"):
+            read(tmp_path / "m")
+
+
+def test_a_file_of_no_known_format_is_told_by_its_header(tmp_path: Path, monkeypatch: Any) -> None:
+    with says(OSError, "read_safetensors: cannot read"):
+        safetensors.names_in_header(tmp_path / "missing")
+    write_safetensors(tmp_path / "m", {"x": np.ones(3), "y": np.ones(0)}, {})
+    monkeypatch.setattr(safetensors, "read_array", lambda *args: pytest.fail("read"))
+    with says(ValueError, "got tensors x, y"):
+        read_model(tmp_path / "m")
+
+
 def test_maps_may_be_long_but_not_longer(tmp_path: Path, monkeypatch: Any) -> None:
     drawn_from_a_seed(tmp_path / "m", 64, 8, "positive")
     monkeypatch.setattr(checkpoint, "LONGEST_MAPS", 40)
@@ -276,7 +298,7 @@ def test_files_that_may_not_be_read(tmp_path: Path, request: pytest.FixtureReque
     (tmp_path / "m").write_bytes(b"")
     (tmp_path / "m").chmod(0)
     if os.geteuid() == 0:  # root reads everything, so be nobody
-        for folder in (tmp_path, *tmp_path.parents[:2]):
+        for folder in (x for x in (tmp_path, *tmp_path.parents) if "pytest-" in str(x)):
             folder.chmod(0o755)
         os.seteuid(65534)
         request.addfinalizer(lambda: os.seteuid(0))
@@ -396,3 +418,12 @@ def test_a_budget_to_the_last_byte():
     with pytest.raises(ValueError, match=r"^a must need at most 1e9 bytes of memory, got about 1e9 in all; .* to 2$"):
         spend("a", memory=10**9 + 1)
     spend("a", memory=10**9, operations=2 * 10**9)
+
+
+def test_features_that_nobody_paid_for_are_not_made(tmp_path: Path) -> None:
+    """The name of a map is short, and its 17⁶ features would need gigabytes."""
+    config = ri.Config(layers=2, width=32, heads=2, d=16, m=3, vocabulary=7, phi="polynomial(6)", norm="none")
+    ri.save(tmp_path / "m", ri.random_model(ri.Float(), config, seed=0))
+    with pytest.raises(ValueError, match=r"the 2\.4e7 features of a key must need at most 1e9 bytes of memory, got"):
+        ri.load(tmp_path / "m")
+    assert ri.load(tmp_path / "m", limit=1e300).config == config

@@ -643,7 +643,7 @@ def test_texts_that_are_no_json(tmp_path):
         b'{"a": NaN}': "the file must be JSON in UTF-8: NaN is not a number of JSON",
         b'{"config": {}, "config": {}}': "the file must be JSON in UTF-8: the key 'config' occurs twice",
         b'{"a":' * 10**5: "the file must be JSON with fewer nested levels, got more than can be read",
-        b'{"a": ' + b"9" * 5000 + b"}": "the file must be JSON in UTF-8: ",
+        b'{"a": ' + b"9" * 5000 + b"}": "the file must be JSON in UTF-8: an integer must have at most 4300 characters",
         b"{}": "`config` must be an object of llm-viz's JSON, got None",
     }.items():
         path.write_bytes(data)

@@ -45,6 +45,7 @@ TRICKY = [
     "\U0010ffff\ue000",
     "ǅ ʰ ª º",
     "a" * 300,
+    "7" * 300,
     "''" * 9,
 ]
 TEXTS = st.text(st.sampled_from(" \n\t'stlvredmLL0129.,!¼éß漢🎈\u0301\x85\xa0\u2028\x1c\u3000"), max_size=40) | st.text(

@@ -99,6 +99,7 @@ TYPE_ERRORS: Table = {
         model, [1], strength="2"
     ),
     "unconvert: `model` must be a Model, got NoneType": lambda: ri.unconvert(None, [1]),
+    "unconvert: `form` must be a function, got int": lambda: ri.unconvert(converted, [3, 1, 4], form=5),
     "unconvert: `strength` must be an integer, a float or an array, got None": lambda: ri.unconvert(
         converted, [3, 1, 4], strength=None
     ),

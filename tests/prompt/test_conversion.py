@@ -133,6 +133,19 @@ def test_what_went_in_last_comes_out_first(world, data, strength, mask):
     assert back.prompts == (split,) and unconvert(back, first, strength=strength, **options).prompts == ()
 
 
+@pytest.mark.parametrize("restart", [True, False])
+def test_many_prompts_come_out_one_by_one(restart):
+    config = Config(2, 3, heads=2, d=2, m=1, phi="identity", norm="none", rope=Rotary(width=2, base=None))
+    prompts = [QQ.random((n, 3), n) for n in (2, 1, 3, 1)]
+    models = [random_model(QQ, config, seed=0)]
+    for prompt in prompts:
+        models.append(convert(models[-1], prompt, restart=restart))
+    for before, after, prompt in zip(models[-2::-1], models[:0:-1], prompts[::-1], strict=True):
+        back = unconvert(after, prompt, restart=restart)
+        same_biases(QQ, back, before)
+        assert back.prompts == before.prompts
+
+
 def test_biases_without_a_denominator_come_out_too():
     config = Config(
         2, 3, heads=2, d=2, m=3, phi="identity", normalise=False, norm="none", rope=Rotary(width=2, base=None)

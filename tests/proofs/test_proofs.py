@@ -97,6 +97,19 @@ def test_the_digests_are_of_these_sources_and_of_every_statement() -> None:
     assert names <= proved
 
 
+def test_digests_are_written_only_of_what_coq_has_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that says what an audit saw is not believed."""
+    shutil.copy(PROOFS / "rope.v", tmp_path)
+    (tmp_path / "_build").mkdir()
+    (tmp_path / "_build" / "audited.json").write_text(json.dumps({"statements": formal.PRINTED}), encoding="utf-8")
+    monkeypatch.setattr(proofs_table, "HERE", tmp_path)
+    monkeypatch.setattr(proofs_table, "README", tmp_path / "README.md")
+    monkeypatch.setattr(proofs_table, "DATA", tmp_path / "formal.toml")
+    with pytest.raises(SystemExit, match=r"^table: rope\.v is not what was built; run make -C proofs audit first$"):
+        proofs_table.main()
+    assert {path.name for path in tmp_path.iterdir()} == {"rope.v", "_build"}
+
+
 ONE = "Lemma one : 1 = 1. Proof. reflexivity. Qed.\n"
 
 

@@ -748,3 +748,24 @@ def test_dual_refusals():
         1 / Dual(QQ).join(QQ.zeros(1), QQ.ones(1))
     root = Dual(GF(P)).sqrt(Dual(GF(P)).join(GF(P).convert([9]), GF(P).ones(1)))
     assert Dual(GF(P)).value(root).tolist() == [3] and Dual(GF(P)).tangent(root) == Fraction(1, 6)
+
+
+def test_the_error_of_a_maximum_is_that_of_the_larger_one_where_order_is_certain():
+    """Order is certain if twice the errors do not reach across: 4.5 > 2 (0.2 + 2)."""
+    running = RunningError()
+
+    def largest(e: float, f: float) -> float:
+        x, y = (running.wrap((np.array([a]), np.array([error]))) for a, error in ((10.0, e), (5.5, f)))
+        assert [running.error(running.maximum(*pair)) for pair in ((x, y), (y, x))] == [
+            running.error(running.maximum(x, y))
+        ] * 2
+        return float(running.error(running.maximum(x, y))[0])
+
+    assert (largest(0.2, 2.0), largest(0.3, 2.0), largest(2.0, 0.2), largest(0.0, 2.3)) == (0.2, 2.0, 2.0, 2.3)
+
+
+def test_the_error_of_a_quotient_covers_the_underflow_of_its_parts():
+    running, least = RunningError(), 2.0**-1074
+    x, y = (running.wrap((np.array([a]), np.array([e]))) for a, e in ((least, 0.0), (8.0, 3.0)))
+    spread = (3 * least + least) / 2  # A/B is lost, and |A/B||b'−B| may be three times the least number
+    assert running.error(x / y)[0] >= spread + least

@@ -66,6 +66,7 @@ def check(numbers: Any, rows: int, bits: int, value: Any = lambda x: fractions(x
         (xp.sum(c, axis=0, keepdims=True), exact.sum(axis=0, keepdims=True)),
         (xp.sum(xp.matrix_transpose(c), axis=-1), exact.sum(axis=0)),
         (sums(c, axis=-2), exact.sum(axis=0, keepdims=True)),
+        (sums(xp.matrix_transpose(c), axis=-1), exact.sum(axis=0)[:, None]),
         (xp.matrix_transpose(a) @ b, x.T @ y),
         (xp.matrix_transpose(a)[:1, :] @ b[:, :1], x.T[:1] @ y[:, :1]),
         (xp.stack([xp.matrix_transpose(a)] * 2, axis=0) @ b, np.stack([x.T] * 2) @ y),

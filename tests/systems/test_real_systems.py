@@ -85,9 +85,9 @@ def test_mpmath_angles_are_right_at_any_position(position):
 
 @pytest.mark.parametrize("digits", [0, -3, 2.5, "9"])
 def test_digits(digits):
-    with says(ValueError, f"MP: digits must be a positive integer, got {digits!r}"):
+    with says(ValueError, f"MP: digits must be a positive integer up to 10^9, got {digits!r}"):
         MP(digits)
-    with says(ValueError, f"Balls: digits must be a positive integer, got {digits!r}"):
+    with says(ValueError, f"Balls: digits must be a positive integer up to 10^9, got {digits!r}"):
         balls(digits)
 
 

@@ -154,7 +154,8 @@ def test_names_and_system_by_name():
         ("Q(i)", "system: `name` must be 'Q' without brackets, got Q(i)"),
         ("float64(2)", "system: `name` must be 'float64' without brackets, got float64(2)"),
         ("dependencies(x)", "system: `name` must be 'dependencies' without brackets, got dependencies(x)"),
-        ("GF(x)", "system: `name` must have an integer in its brackets, got 'GF(x)'"),
+        ("GF(x)", "system: `name` must have an integer of at most 20 digits in its brackets, got 'GF(x)'"),
+        (f"mpmath({'1' * 5000})", "must have an integer of at most 20 digits in its brackets, got 'mpmath(1111"),
         ("rounded(float19)", "did you mean 'float16'?"),
         (
             "touch float32",
@@ -421,7 +422,7 @@ def test_jax_arrays_come_home():
             "ℚ.convert: cannot convert inf at index (1,); numbers must be finite and real",
         ),
         ([Fraction(1), 1j], "ℚ.convert: cannot convert 1j at index (1,); numbers must be finite and real"),
-        (["1/2"], "ℚ.convert: cannot convert 1/2 at index (0,); numbers must be finite and real"),
+        (["1/2"], "ℚ.convert: cannot convert '1/2' at index (0,); numbers must be finite and real"),
         (np.array([1j]), "ℚ.convert: cannot convert numbers of dtype complex128"),
         (np.zeros(1, "V4"), "ℚ.convert: cannot convert numbers of dtype |V4"),
         (GF(7).ones(1), "a number of GF(7) stands for many rationals; compare inside GF(7) instead"),
@@ -800,3 +801,16 @@ def test_dependencies_refuse_to_compare_values():
 def test_ragged_rows_are_refused():
     with says(ValueError, "numbers must be finite and real, in rows of one length"):
         QQ.convert([[1, 2], [3]])
+
+
+@pytest.mark.parametrize(
+    "system", [Float(), QQ, GF(7), MP(20), ri.Rounded("bfloat16"), ri.RunningError("float64")], ids=lambda s: s.name
+)
+def test_draws_of_no_shape_are_refused(system):
+    wanted = "a tuple of at most 32 integers ≥ 0, for at most 2^40 numbers"
+    for shape in (3, (-1,), (2**30, 2**30), (1,) * 33, ("2",)):
+        with says(ValueError, f"{system.name}.random: `shape` must be {wanted}, got "):
+            system.random(shape, 0)
+    for seed in (-1, 1.5, True):
+        with says(ValueError, f"{system.name}.random: `seed` must be an integer ≥ 0, got {seed}"):
+            system.random((2,), seed)

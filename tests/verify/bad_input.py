@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from refimpl import State
-from refimpl.verify.bounds import exact_with_bound
+from refimpl.verify.bounds import exact_with_bound, judge
 from refimpl.verify.cases import FeatureCase, ModelCase
 from refimpl.verify.conversion_check import check_conversion
 from tests.helpers.bad_input import S, Table, cases, converted, k, model, q, v
@@ -23,4 +25,10 @@ VALUE_ERRORS: Table = {
     ).check,
 }
 
-CASES = cases({ValueError: VALUE_ERRORS})
+TYPE_ERRORS: Table = {
+    "judge: `bound` must be a float64 array of NumPy, as exact_with_bound makes it": lambda: judge(
+        q, q, np.ones(q.shape, np.float32)
+    )
+}
+
+CASES = cases({ValueError: VALUE_ERRORS, TypeError: TYPE_ERRORS})

@@ -13,6 +13,7 @@ from refimpl.verify import check as checking
 from refimpl.verify.cases import Case, ModelCase, case_from_json
 from refimpl.verify.certificate import FORMAT, OTHER_VERSIONS, certificate, failure, replay
 from refimpl.verify.check import Draws, check, minimal
+from refimpl.verify.formal import PRINTED, PROVED
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS, verify
 from refimpl.verify.theorem import Theorem
@@ -52,6 +53,33 @@ def test_it_says_all_that_was_done(made):
 def test_a_replay_gives_the_same(made):
     results, differences = replay(json.loads(made))
     assert differences == [] and len(results) == 9  # the rest is N/A
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("quadratic_eq_sum", {}, None),
+        ("quadratic_eq_sum", {"verdict": "NOT CHECKED", "statements": {}}, None),
+        ("quadratic_eq_sum", {"statements": {}}, "quadratic_eq_sum in Coq: PROVED by {} in the certificate"),
+        ("quadratic_eq_sum", {"statements": {"rope.invented": "0" * 16}}, "PROVED by {'rope.invented': '00000000"),
+        ("quadratic_eq_sum", {"verdict": "IN PART"}, "quadratic_eq_sum in Coq: IN PART by"),
+        ("nano", {}, "nano in Coq: PROVED by"),
+        ("invented\x1b", {"statements": {}}, "invented\\x1b in Coq: PROVED by {}"),
+    ],
+)
+def test_a_replay_sees_proofs_that_are_not_those_of_the_library(made, name, change, said):
+    data = json.loads(made)
+    statements = {each: PRINTED[each] for each in PROVED["quadratic_eq_sum"]}
+    data["proofs"] = [{"theorem": name, "verdict": "PROVED", "evidence": "", "statements": statements} | change]
+    data["results"] = [entry(data, "causality", "dependencies")]
+    differences = replay(data)[1]
+    assert differences == [] if said is None else len(differences) == 1 and said in differences[0]
+
+
+@pytest.mark.parametrize("proofs", [5, [5], [{}], [{"theorem": 1, "verdict": "N/A", "statements": {}}], ["x"]])
+def test_proofs_that_are_none(made, proofs):
+    with pytest.raises(ValueError, match=r"^replay: `data` must be a certificate that --json wrote"):
+        replay(json.loads(made) | {"proofs": proofs})
 
 
 def test_a_replay_wants_a_limit_that_is_a_number(made):

@@ -149,3 +149,20 @@ def test_stopped_with_its_workers(number, status):
         assert process.wait(60) == status and len(workers) == 2
         assert process.stderr.read() == b"refimpl: " + {130: b"interrupted", 143: b"terminated"}[status] + b"\n"
     assert not any(map(alive, workers))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="the children of a process are known from /proc")
+@pytest.mark.parametrize("seconds", [0, 2])  # in the imports of the workers, and in their work
+def test_workers_end_in_silence_when_the_first_process_is_killed(seconds):
+    command = [sys.executable, "-m", "refimpl", "verify", "--full", "--jobs", "2"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        began = time.monotonic()
+        while len(workers := children(process.pid)) < 2 and time.monotonic() - began < 60:
+            time.sleep(0.02)
+        time.sleep(seconds)
+        process.kill()
+        killed = time.monotonic()
+        assert process.stderr.read() == b"" and len(workers) == 2  # it is the stderr of the workers, too
+        while any(map(alive, workers)) and time.monotonic() - killed < 15:
+            time.sleep(0.02)
+    assert not any(map(alive, workers))

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import refimpl as ri
-from refimpl.verify.check import with_chance
-from refimpl.verify.ways import WAYS, Finding, Instance, Tally, likelihood, relative_squared_error, short
+from refimpl.verify.cases import Case
+from refimpl.verify.check import Draws, minimal, with_chance
+from refimpl.verify.implementation import REFIMPL
+from refimpl.verify.registry import THEOREMS
+from refimpl.verify.ways import (
+    WAYS,
+    Finding,
+    Instance,
+    Tally,
+    Verdict,
+    first_difference,
+    likelihood,
+    relative_squared_error,
+    short,
+)
 
 
 def tally(*findings):
@@ -66,6 +80,14 @@ def test_an_enclosure_is_twice_the_radius(shape):
     assert found.bound == 2 * system.radius(x - x) > 0
 
 
+@pytest.mark.parametrize("rows", [1, 65, 1000])
+def test_one_wrong_row_of_many_fails(rows):
+    for way, system in (("equality", ri.GF(7)), ("enclosure", ri.balls(30)), ("probe", ri.Float())):
+        one, two = (system.convert([[1, 1]] * (rows - 1) + [[1, x]]) for x in (1, 2))
+        found = [WAYS[way].compare(system, ("x", one, x), ()) for x in (one, two)]
+        assert not found[0].failure and found[1].failure.startswith(f"x[{rows - 1}, 1] is ")
+
+
 def test_the_least_certain_instance_has_the_largest_chance():
     """Of those that compared something, and whose chance is at most ½."""
     chances = (Fraction(1, 5), Fraction(0), None, Fraction(1, 2), Fraction(0), Fraction(51, 100))
@@ -93,3 +115,41 @@ def test_zero_denominators_may_be_chance_down_to_a_probability_of_one_in_2_to_th
     assert bool(found.failure) == fails and found.degree == 3 and found.chance == Fraction(3, p - 1)
     assert not with_chance(Instance("x", redraws=2), (3, 2), 2**16).failure
     assert with_chance(Instance("x", redraws=2), (3, 2), 2**16 + 1).failure
+
+
+def test_the_bound_of_mpmath_is_that_of_float64_at_its_own_precision():
+    """An error of 2u in float64 is 2^(54 − prec) u for each side, together two units of 1."""
+    system, running = ri.MP(30), ri.RunningError()
+    same = running.wrap((np.array([1.0]), np.array([2.0**-52])))
+    bound = 2 * 2.0**-52 * 2.0 ** (53 - system.ctx.prec)
+    for ratio, fails in ((1, False), (Fraction(3, 2), True)):
+        left = system.convert([1]) + system.convert([ratio * Fraction(bound)])
+        found = WAYS["bound"].compare_arrays(system, ("x", left, system.convert([1])), ("x", same, same))
+        assert bool(found.failure) == fails and found.bound == (bound if not fails else found.bound)
+
+
+def test_a_difference_is_told_with_both_entries():
+    for system, entries in ((ri.QQ, ("1/2", "1/3")), (ri.GF(7), ("4", "5")), (ri.Float(), ("0.5", "0.333"))):
+        left, right = (system.convert([[1, Fraction(1, b)]]) for b in (2, 3))
+        words = first_difference("o", left, right, np.array([[False, True]]))
+        assert words.startswith(f"o[0, 1] is {entries[0]} instead of {entries[1]}")
+        assert first_difference("o", left, left, np.array([[False, False]])) == ""
+
+
+def test_a_verdict_without_numbers_has_none():
+    assert Verdict("EXACT", "equal")[2:] == (0.0, 0.0, "")
+
+
+def test_the_smallest_case_that_fails_is_looked_for():
+    """The planted mistake shows from three tokens on."""
+
+    def wrong(*args, **options):
+        o, after = ri.linear_attention_chunked(*args, **options)
+        return (o + 1 if o.shape[-2] > 2 else o), after
+
+    theorem, draws, impl = THEOREMS["chunked_eq_sum"], Draws(0), replace(REFIMPL, linear_attention_chunked=wrong)
+    case = Case(9, 4, 3, ((2,), (2,)), start=3, rope=("half", "after", 4))
+    found = minimal(theorem, ri.QQ, case, draws, impl)
+    assert (found.n, found.d, found.m, found.heads, found.rope, found.start) == (3, 1, 1, ((), ()), None, None)
+    assert minimal(theorem, ri.QQ, case, draws, impl, seconds=0) == case
+    assert minimal(theorem, ri.QQ, case, draws) == case

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ...budget import budget
-from ...errors import printable
+from ...errors import brief, printable
 from ...model.transformer import Model
 from ...systems import Float
 from ..checkpoint import load
 from ..disk import PathLike, check_path, opened, parse_json
-from ..safetensors import LONGEST_HEADER, read_safetensors
+from ..safetensors import LONGEST_HEADER, names_in_header, spend_tensors
 from .reading import Format, Opening
 
 # The first bytes of files that are refused: the name of their format, and what to do
@@ -40,6 +40,8 @@ def read_model(
     limit : how many times the usual memory and work the file may ask for, beyond its own size
     """
     check_path("read_model", path)
+    if not isinstance(dtype, str):
+        raise TypeError(f"read_model: `dtype` must be a name such as 'float32', got {brief(dtype)}")
     path = Path(path) / "model.safetensors" if os.path.isdir(path) else Path(path)
     with budget("read_model", limit):
         opening = read_opening(path)
@@ -56,7 +58,7 @@ def read_model(
     if not opening.is_safetensors:
         got = f"{opening.start[:8]!r} at its beginning"
         raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got {got}")
-    found = sorted(read_safetensors(path, limit=limit).tensors)[:3]  # if the file is damaged, this says how
+    found = sorted(names_in_header(path, limit=limit))[:3]  # if the file is damaged, this says how
     tensors = printable(", ".join(found)) or "none"
     raise ValueError(f"read_model: {path}: the file must be {names_of_formats()}, got tensors {tensors}")
 
@@ -69,6 +71,7 @@ def read_opening(path: Path) -> Opening:
         file.seek(8)
         header = file.read(length) if is_safetensors else b"{}"
     try:
+        spend_tensors(header)
         entries = dict(parse_json("the header", header))
         metadata = {str(key): str(value) for key, value in dict(entries.pop("__metadata__", {})).items()}
     except (ValueError, TypeError):  # the reader says what is wrong

@@ -14,7 +14,7 @@ from ...arrays import Array
 from ...attention.memory import Memory, Points
 from ...attention.random_features import KINDS as RANDOM_KINDS
 from ...attention.random_features import PAIRS
-from ...checks import check_integer
+from ...checks import check_integer, check_sequence
 from ...errors import brief, choose
 from ...systems import floats
 from ...systems.floats import itemsize
@@ -49,6 +49,8 @@ class Best:
             x = getattr(self, name)
             if x is not None and (isinstance(x, bool) or not isinstance(x, int | float) or not 0 <= x < math.inf):
                 raise ValueError(f"Best: `{name}` must be a finite number ≥ 0, got {brief(x)}")
+        check_integer("Best", "seed", self.seed, least=0)
+        check_sequence("Best", "kinds", self.kinds)
         for kind in self.kinds:
             choose("Best", "kinds", kind, KINDS)
 

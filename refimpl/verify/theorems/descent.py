@@ -348,7 +348,7 @@ READINGS = "the losses; both readings of the regulariser besides the slides'"
 AUGMENTED = "that demonstrations alone are augmented, and after φ"
 UNTRAINED = '"Learning without training", arXiv 2507.16003'
 DESCENTS = (
-    theorem(dual_form, HISTORY, IRIE),
+    theorem(dual_form, HISTORY, IRIE, cases=(*LESSONS, Lesson(2, 1, 1, steps=3))),
     theorem(
         von_oswald_steps,
         f"keys are the examples, which see each other; {NOT_0}",

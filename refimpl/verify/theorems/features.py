@@ -16,7 +16,7 @@ from typing import Any
 from ...arrays import Array
 from ...attention.feature_maps import Kernel
 from ...attention.linear_attention import State
-from ...attention.random_features import KINDS, PAIRS, RandomFeatures
+from ...attention.random_features import BLOCKS, KINDS, PAIRS, RandomFeatures
 from ...attention.state import no_text
 from ...systems.floats import array_namespace, constant, device
 from ..cases import FeatureCase
@@ -101,8 +101,8 @@ def taylor_kernel(case: FeatureCase, numbers: Numbers, impl: Implementation) -> 
 def feature_error(case: FeatureCase, numbers: Numbers, impl: Implementation) -> Iterator[Sampled]:
     """Random features are unbiased, and their mean squared error is what `mean_squared_error` says.
 
-    MAPS maps of r features each are drawn as one map; a block of d = r directions is one map. The
-    laws of directions know no axes, so every map is read at d orthogonal x of one length, which
+    MAPS maps of r features each are drawn as one map; where directions come in blocks of d, r = 2d.
+    The laws of directions know no axes, so every map is read at d orthogonal x of one length, which
     tells almost as much as d maps. The errors of long x would vary more, and those of short ones
     would not tell directions in blocks from others.
     """
@@ -132,17 +132,17 @@ feature = functools.partial(
 )
 LONG = (FeatureCase("taylor", 0, 3, 65), FeatureCase("taylor", 0, 65, 5))
 taylor = functools.partial(feature, cases=TAYLOR, usual=(LONG,), more=lambda seed: (FeatureCase("taylor", 0, 4, 7),))
-SAMPLED = tuple(FeatureCase(phi, 0, 1, 4, 4) for phi in KINDS[:-1])
+SAMPLED = tuple(FeatureCase(phi, 0, 1, *((3, 6) if phi in BLOCKS else (4, 4))) for phi in KINDS[:-1])
 sampled = functools.partial(feature, ways=("sampled",), cases=SAMPLED, usual=(), more=lambda seed: ())
 BEFORE = "a real system; RoPE before the kernel; all kinds but taylor"
 LAW = "directions drawn by random_features; sampled, at small |x + y|"
 RAHIMI = "Rahimi and Recht 2007, Choromanski et al. 2021, Likhosherstov et al. 2022"
 REID = "as for log_features; Reid et al. 2023 (simplex)"
-BLOCKS = "the values for orthogonal and simplex directions"
+COUPLED = "the values for orthogonal and simplex directions"
 ORDER = 5
 THEOREMS = (
     feature(rotation_covariance, BEFORE, DERIVED, lambda case: directed(case) and case.rope is not None),
     feature(log_features, "a real system; all kinds but taylor", RAHIMI, directed, ours="the logarithmic form"),
     taylor(taylor_kernel, "a real system, for √2", "Based, Arora et al. 2024", lambda case: case.phi == "taylor"),
-    sampled(feature_error, LAW, REID, ours=BLOCKS),
+    sampled(feature_error, LAW, REID, ours=COUPLED),
 )

@@ -111,7 +111,7 @@ def feature_maps(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 def rope_angles(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """The usual table has cos pθ_i and sin pθ_i, θ_i = 10000^(−2i/width), at any position p.
 
-    R_p rotates the pairs (i, i + width/2) or (2i, 2i + 1) by them.
+    R_p rotates the pairs (i, i + width/2) or (2i, 2i + 1) by them. Other θ_i may be given.
     """
     assert case.rope
     layout, _, width = case.rope
@@ -127,6 +127,9 @@ def rope_angles(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     table = impl.angle_table(system, width)
     cos, sin = angles(system, width, at)
     yield from zip(("cos pθ", "sin pθ"), table(at), (cos, sin), strict=True)
+    given = [Fraction(1, i + 1) for i in range(width // 2)]
+    both = impl.angle_table(system, width, frequencies=given)(at), cos_and_sin(system, system.convert(given), at)
+    yield from zip(("cos pθ of given θ", "sin pθ of given θ"), *both, strict=True)
     yield f"R_p x, {layout}", impl.rope(table, layout)(x, at), rotated(x, cos, sin, layout)
 
 
@@ -134,7 +137,12 @@ def angles(system: Any, width: int, at: list[int], base: int = 10000) -> tuple[A
     """cos pθ_i and sin pθ_i, (positions, width/2), by exp, log, cos and sin."""
     xp = array_namespace(system.convert([1]))
     powers = system.convert([Fraction(-2 * i, width) for i in range(width // 2)])
-    theta = xp.exp(powers * xp.log(system.convert([base])))
+    return cos_and_sin(system, xp.exp(powers * xp.log(system.convert([base]))), at)
+
+
+def cos_and_sin(system: Any, theta: Any, at: list[int]) -> tuple[Any, Any]:
+    """cos pθ_i and sin pθ_i, (positions, θ)."""
+    xp = array_namespace(theta)
     angle = system.convert([[p] for p in at]) * theta[None, :]
     return xp.cos(angle), xp.sin(angle)
 
@@ -499,8 +507,8 @@ ASKED = (
 )
 SPOKEN = (
     (
-        ModelCase(258, 3, 1, 66, 6, 2, phi="elu+1", rope=TURN, norm="layer", vocabulary=130, chunk=None),
-        ModelCase(257, 3, 1, 5, phi="softmax", norm="rms", vocabulary=70, tied=False, chunk=None),
+        ModelCase(258, 3, 1, 66, 6, 2, phi="elu+1", rope=TURN, norm="layer", vocabulary=200, chunk=None),
+        ModelCase(257, 3, 1, 33, phi="softmax", norm="rms", vocabulary=200, tied=False, chunk=None),
     ),
 )
 PADDED = (

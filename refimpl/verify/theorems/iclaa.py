@@ -125,12 +125,14 @@ def cache_conversion(case: ModelCase, numbers: Numbers, impl: Implementation) ->
     yield "output from the cache", convert()(problem.text), want
     if case.M:
         yield "output from a memory of all tokens", convert(by=Compression("cache"))(problem.text), want
-    if case.M > 1:
-        first, second = problem.cut(0, case.M // 2), problem.cut(case.M // 2, case.M)
-        for name, by in (("a cache", None), ("a memory", Compression("cache"))):
-            before = impl.convert(problem.model, first, restart=case.restart, by=by)
-            both = impl.convert(before, second, restart=case.restart, by=Compression("cache"))
-            yield f"output from {name}, then a memory", both(problem.text), want
+    M, memory = case.M, Compression("cache")
+    stacks = (("a cache, then a memory", (None, memory)), ("three memories", (memory,) * 3))
+    for name, makers in stacks if M > 1 else ():
+        model, N = problem.model, len(makers)
+        for i, by in enumerate(makers):
+            prompt = problem.cut(i * M // N, (i + 1) * M // N)
+            model = impl.convert(model, prompt, restart=case.restart, by=by)
+        yield f"output from {name}", model(problem.text), want
 
 
 def iclaa_strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
@@ -181,6 +183,7 @@ CACHES = (
         replace(SHALLOW, M=260, n=2, heads=1, width=3, chunk=None),
         replace(SHALLOW, M=130, n=2, heads=8, groups=8, d=66, width=66, chunk=None),
     ),
+    (replace(SHALLOW, M=1026, n=2, heads=1, width=3, rope=("half", "before", 2), chunk=None),),
 )
 CHEN = "Chen et al. 2024 (ICLAA)"
 REAL = "a real, ordered system"

@@ -68,6 +68,8 @@ PROMPTS = (
     replace(PROMPT, M=1300, normalise=False, d=66, m=1, rope=None, norm="rms_rational"),
     replace(PROMPT, M=1024, heads=5, table=2000, start=3, millions=0, rope=None, restart=False),
 )
+# A prompt that is read in three pieces, unless stated otherwise
+PIECES = (replace(PROMPT, M=2050, width=5),)
 WIDE = ModelCase(257, 3, 2, 65, 8, 2, d=9, m=8, norm="layer_rational", hidden=67, chunk=None)
 WIDE = replace(WIDE, rope=("interleaved", "after", 8))
 WIDES = (
@@ -279,14 +281,19 @@ def composition(case: ModelCase, numbers: Numbers, impl: Implementation) -> Side
 
 
 def iclca_removal(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
-    """The prompt converted last can be removed again, at any strength."""
+    """The prompt converted last can be removed again, at any strength.
+
+    It is the last of three.
+    """
     problem, strength = Problem.of(case, numbers, impl), numbers.draw()
-    half, options = case.M // 2, {"mask": case.mask, "restart": case.restart}
-    second = problem.cut(half, case.M)
-    first = impl.convert(problem.model, problem.cut(0, half), **options)
+    ends, options = (0, case.M // 3, case.M // 2, case.M), {"mask": case.mask, "restart": case.restart}
+    *earlier, last = (problem.cut(a, b) for a, b in itertools.pairwise(ends))
+    before = problem.model
+    for prompt in earlier:
+        before = impl.convert(before, prompt, **options)
     for name, λ in (("removed", 1), ("removed at strength λ", strength)):
-        both = impl.convert(first, second, strength=λ, **options)
-        yield from model_states(name, impl.unconvert(both, second, strength=λ, **options), first)
+        after = impl.convert(before, last, strength=λ, **options)
+        yield from model_states(name, impl.unconvert(after, last, strength=λ, **options), before)
 
 
 def iclca_strength(case: ModelCase, numbers: Numbers, impl: Implementation) -> Sides:
@@ -328,7 +335,7 @@ def iclca_probes(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     model, x = selecting_model(numbers.system, probe, case)
     xp = array_namespace(x)
     form = {} if large(case) else {"form": impl.linear_attention_chunked}
-    for M in split_points(case):
+    for M in [M for M in split_points(case) if case.n > M] or [case.n]:  # after all tokens nothing is compared
         y = impl.transformer(impl.convert(model, x[:M, :]), x[M:, :], **form)[0]
         o = xp.reshape(y[:, -2 * case.m :], (case.n - M, 2, case.m))
         yield f"after {M} tokens: o", xp.moveaxis(o, -2, -3), probe.expected[..., M:, :]
@@ -431,7 +438,9 @@ THEOREMS = (
         cases=SIMPLE,
         usual=((PLAIN, replace(PLAIN, M=257, d=3, m=129)),),
     ),
-    theorem(composition, ASSUMES, DERIVED, causal, name="iclca_composition", cases=COMPOSED, usual=(PROMPTS, WIDES)),
+    theorem(
+        composition, ASSUMES, DERIVED, causal, name="iclca_composition", cases=COMPOSED, usual=(PROMPTS, WIDES, PIECES)
+    ),
     theorem(iclca_removal, ANY_PROMPT + "; last in, first out", DERIVED, cases=(TURNED, replace(PREFIX, layers=2))),
     theorem(iclca_strength, ANY_PROMPT, DERIVED, cases=(ABSOLUTE, TURNED, LLAMA)),
     theorem(iclca_join, "one layer; " + ASSUMES, DERIVED, independent, cases=JOINED, usual=APART),

@@ -9,6 +9,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...arrays import Array
@@ -60,6 +61,9 @@ USUAL = (
         Case(259, 3, 2, ((2,), (1,)), start=40, rope=("interleaved", "before", 2), phi="elu+1", chunk=None),
     ),
 )
+# For floats: rows of over 512 scores, and a long prefix that begins far before 0
+LONG_ROWS = Case(516, 1, 1, phi="elu+1", chunk=None)
+LONG_PREFIX = Case(1029, 2, 1, mask=1026, start=-5000, rope=("half", "after", 2), phi="elu+1", chunk=None)
 # For rotations; their positions are drawn, up to 2²¹.
 TURNED = (
     tuple(
@@ -76,6 +80,7 @@ SOFTMAX = (
         Case(258, 3, 1, ((2,), ()), chunk=None),
         Case(257, 2, 66, mask="full", chunk=None),
     ),
+    (Case(1026, 2, 1, mask=800, chunk=None), Case(1030, 1, 2, mask=700, rope=("half", "before", 0), chunk=None)),
 )
 CACHED = (
     (
@@ -86,6 +91,10 @@ CACHED = (
         Case(129, 3, 2, ((5,), ()), chunk=None),
         Case(130, 2, 3, ((8,), (8,)), rope=("interleaved", "before", 2), chunk=None),
     ),
+)
+ABSORBED = (
+    Case(1001, 3, 2, start=5, rope=("half", "after", 2), chunk=None),
+    Case(1030, 4, 1, start=5, rope=("interleaved", "before", 4), chunk=None),
 )
 SEEN = (
     (
@@ -193,7 +202,7 @@ def tokens(*pieces: Any) -> Any:
     return array_namespace(pieces[0]).concat(list(pieces), axis=-2)
 
 
-def equals_sum(form: str, subject: str) -> Theorem:
+def equals_sum(form: str, subject: str, *more: tuple[Case, ...]) -> Theorem:
     """The theorem that a form of linear attention equals the definition."""
 
     def sides(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
@@ -204,7 +213,8 @@ def equals_sum(form: str, subject: str) -> Theorem:
         yield from states("final", last, end)
 
     statement = f"{subject} the output and state of the definition."
-    return identity(sides, ANY_FIELD, KATHAROPOULOS, name=f"{form}_eq_sum", statement=statement)
+    options = {"name": f"{form}_eq_sum", "statement": statement, "usual": (*USUAL, *more)}
+    return identity(sides, ANY_FIELD, KATHAROPOULOS, **options)
 
 
 def split_invariance(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
@@ -232,7 +242,8 @@ def softmax_shifted_eq_sum(case: Case, numbers: Numbers, impl: Implementation) -
 def kv_cache(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     """Softmax attention continued from its KV cache gives the output of one pass.
 
-    Of a long text, only the last rows are compared, with a plain sum.
+    A long text is split near its beginning and near its end. Only its last rows are compared,
+    with a plain sum.
     """
     arrays, options = problem(case, numbers)[0], softmax_options(case, numbers)
     last = case.n - 3 if large(case) else 0
@@ -240,7 +251,7 @@ def kv_cache(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     want = (
         softmax_rows(q, k, v, options["rope"], last) if large(case) else impl.softmax_attention(q, k, v, **options)[0]
     )
-    for t in [last] if large(case) else split_points(case):
+    for t in (case.n // 4, last) if large(case) else split_points(case):
         first, cache = impl.softmax_attention_shifted(*part(arrays, 0, t), **options)
         now = options | {"cache": cache, "mask": "causal"}
         rest, after = impl.softmax_attention_shifted(*part(arrays, t, case.n), **now)
@@ -293,7 +304,10 @@ def rope_layouts(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
 
 
 def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
-    """States are a monoid: `join` gives the state of the joined text, and `remove` undoes it."""
+    """States are a monoid: `join` gives the state of the joined text, and `remove` undoes it.
+
+    Of a pair of maps, only φ_k enters a state.
+    """
     K, lengths, at = kernel(case, numbers), (case.n, 1, 2), case.position
     k, v = (numbers.draw(*case.heads[1], sum(lengths), width) for width in (case.d, case.m))
     empty = no_text(v, feature_count(case), case.m, lead=case.heads[1], position=at)
@@ -308,6 +322,8 @@ def state_monoid(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     yield from states("a after no text", then(empty, a), a)
     yield from states("a before no text", then(a, empty), a)
     yield from states("ab without b", impl.remove(then(a, b), b, K, origin=at), a)
+    pair = replace(K, phi=(lambda x: 2 * K.maps[0](x), K.maps[1]))
+    yield from states("abc by a pair of maps", impl.absorb(empty, k, v, pair), impl.absorb(empty, k, v, K))
 
 
 def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
@@ -318,11 +334,11 @@ def shifted_state(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
     prompt, text = part(arrays, 0, M), part(arrays, M, case.n)
     empty = no_text(arrays[2], feature_count(case), case.m, lead=case.heads[1])
     past = impl.absorb(start or empty, *prompt[1:], options["kernel"])
-    for by in (-past.position, 5):
+    for name, by in (("shifted to 0", -past.position), ("shifted by 5", 5)):
         moved = impl.shift(past, by, options["kernel"])
         o, last = impl.linear_attention_recurrent(*text, **options, state=moved)
-        yield f"shifted by {by}: o", o, want[..., M:, :]
-        yield f"shifted by {by}: position", last.position, past.position + by + case.n - M
+        yield f"{name}: o", o, want[..., M:, :]
+        yield f"{name}: position", last.position, past.position + by + case.n - M
 
 
 def causality(case: Case, numbers: Numbers, impl: Implementation) -> Sides:
@@ -386,15 +402,15 @@ LONGER: dict[str, Any] = {
 }
 ORDER = 1
 THEOREMS = (
-    equals_sum("quadratic", "Masked scores give"),
+    equals_sum("quadratic", "Masked scores give", (LONG_ROWS,)),
     equals_sum("recurrent", "A running state gives"),
-    equals_sum("chunked", "Chunks of any length give"),
+    equals_sum("chunked", "Chunks of any length give", (LONG_PREFIX,)),
     identity(split_invariance, f"{ANY_FIELD}; {IN_TWO}", DERIVED, splits),
     softmax_identity(softmax_shifted_eq_sum, REAL, "folklore"),
     softmax_identity(kv_cache, f"{REAL}; {IN_TWO}", "folklore", splits, usual=CACHED),
     rotation(rope_relative, "a ring; c² + s² = 1", "Su et al. 2021 (RoFormer)", turns),
     rotation(rope_layouts, "a ring", DERIVED, turns),
-    identity(state_monoid, f"a ring; {MOVES}", DERIVED, moves, needs=("ring", "a state")),
+    identity(state_monoid, f"a ring; {MOVES}", DERIVED, moves, needs=("ring", "a state"), usual=(*USUAL, ABSORBED)),
     identity(
         shifted_state,
         f"{ANY_FIELD}; causal; {MOVES}",

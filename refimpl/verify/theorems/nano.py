@@ -26,6 +26,7 @@ CASES = (
     ModelCase(2, 1, heads=2, m=2, phi="elu+1", rope=TURN, hidden=2, activation="gelu", start=0),
     ModelCase(2, 2, layers=2, width=3, heads=2, d=3, rope=TURN, hidden=2),
     ModelCase(1, 2, width=3, d=3, phi="polynomial(2)", rope=TURN, hidden=3, start=0),
+    ModelCase(2, 1, layers=2, width=3, heads=2, d=3, rope=TURN, hidden=2, start=0),
     ModelCase(3, 1, d=4, rope=("half", "after", 4), hidden=1, start=0),
     ModelCase(2, 2, layers=2, phi="elu+1", rope=TURN, hidden=2),
 )

@@ -199,7 +199,7 @@ WRITTEN = (
     RecurrentCase(0, 2, 2, 3, heads=(2,), version="5.1"),
     RecurrentCase(0, 2, 2, 3, heads=(2,), version="5.2", layers=2),
     RecurrentCase(0, 3, 3, 2, heads=(1,), version="7", vocabulary=3),
-    RecurrentCase(0, 2, 2, 3, heads=(2,), version="7", layers=2),
+    RecurrentCase(0, 2, 2, 3, heads=(2,), version="7", layers=3),
 )
 # Shapes that people use
 LONG_WRITTEN = (
