@@ -129,8 +129,8 @@ def run_instances(
             done[n] = run_instance(way, theorem, cases[n], system, draws, impl, attempt)
             if done[n].wrong or done[n].undrawn:
                 return Tally((*(i for other, i in done.items() if other != n), done[n]))
-        name = Tally(tuple(done.values())).undecided
-        again = [n for n, i in done.items() if name in {f.name for f in i.findings}]
+        kind = Tally(tuple(done.values())).undecided
+        again = [n for n, i in done.items() if i.has(kind)]
         if not again:
             break
     return Tally(tuple(done.values()))

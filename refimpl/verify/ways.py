@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -64,6 +65,11 @@ class Finding:
     squares: tuple[float, float] = (0.0, 0.0)
     draws: int = 0
 
+    @property
+    def kind(self) -> str:
+        """The name without its numbers, which come from the case: "split at n: o"."""
+        return re.sub(r"-?\d+", "n", self.name)
+
 
 @dataclass(frozen=True)
 class Instance:
@@ -88,6 +94,10 @@ class Instance:
     @property
     def wrong(self) -> str:
         return next((f.failure for f in self.findings if f.failure), self.failure)
+
+    def has(self, kind: str) -> bool:
+        """Is there a pair of this kind?"""
+        return any(f.kind == kind for f in self.findings)
 
     @property
     def counts(self) -> bool:
@@ -148,22 +158,22 @@ class Tally:
         none = f", {pairs} of {len(self.findings)} pairs not run since all their rows are" if pairs else ""
         return f"; {vacuous} of {rows} rows vacuous{none}" if vacuous else ""
 
-    def by_pair(self) -> dict[str, tuple[int, int, int]]:
-        """For each name of a pair, in all instances together: what `totals` counts."""
-        pairs: dict[str, list[Finding]] = {}
+    def by_kind(self) -> dict[str, tuple[int, int, int]]:
+        """For each kind of pair, in all instances together: what `totals` counts."""
+        kinds: dict[str, list[Finding]] = {}
         for f in self.findings:
-            pairs.setdefault(f.name, []).append(f)
-        return {name: totals(found) for name, found in pairs.items()}
+            kinds.setdefault(f.kind, []).append(f)
+        return {kind: totals(found) for kind, found in kinds.items()}
 
     @property
     def undecided(self) -> str:
-        """The name of a pair whose rows are vacuous in every instance that has it; "" for none."""
-        return next((name for name, (_, rows, vacuous) in self.by_pair().items() if 0 < rows == vacuous), "")
+        """The kind of a pair whose rows are vacuous in every instance that has it; "" for none."""
+        return next((kind for kind, (_, rows, vacuous) in self.by_kind().items() if 0 < rows == vacuous), "")
 
     @property
     def empty(self) -> str:
-        """The name of a pair of which no instance has an entry to compare; "" for none."""
-        return next((name for name, (compared, _, _) in self.by_pair().items() if not compared), "")
+        """The kind of a pair of which no instance has an entry to compare; "" for none."""
+        return next((kind for kind, (compared, _, _) in self.by_kind().items() if not compared), "")
 
     def largest(self, field: str) -> tuple[Finding, str]:
         """The finding with the largest value of a field, and its place, empty if the value is 0."""
@@ -236,10 +246,10 @@ class Way:
             return Verdict("NOT RUN", "nothing was compared: every array is empty", worst=last.case)
         if not tally.count:
             return Verdict("VACUOUS", "the bound is as large as the output in every row")
-        if name := tally.undecided:
-            return Verdict("NOT RUN", f"{name}: the bound is as large as the output in every row of it")
-        if len(tally.instances) > 1 and (name := tally.empty):  # one alone may be of no tokens
-            return Verdict("NOT RUN", f"{name}: nothing was compared, since every array of it is empty")
+        if kind := tally.undecided:
+            return Verdict("NOT RUN", f"{kind}: the bound is as large as the output in every row of it")
+        if len(tally.instances) > 1 and (kind := tally.empty):  # one alone may be of no tokens
+            return Verdict("NOT RUN", f"{kind}: nothing was compared, since every array of it is empty")
         return self.agreement(tally)
 
     @abstractmethod

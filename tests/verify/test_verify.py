@@ -469,6 +469,20 @@ def test_a_pair_that_is_always_empty_is_not_run():
     assert (result.verdict, result.evidence) == ("NOT RUN", words)
 
 
+@pytest.mark.parametrize("last", [2, 0], ids=["all empty", "one empty"])
+def test_pairs_that_differ_in_a_number_alone_are_of_one_kind(last):
+    """The only case with a split at 1 may have no text, if others are split elsewhere."""
+
+    def sides(case, numbers, impl):
+        x = numbers.draw(case.n, 2)
+        yield "x", x + 0, x
+        yield f"split at {case.d}: x", x[last:, :] + 0, x[last:, :]
+
+    result = check(Theorem("t", "s.", "a", "b", sides), ri.QQ, [Case(0, 1, 1), Case(2, 2, 1), Case(2, -3, 1)])
+    words = "split at n: x: nothing was compared, since every array of it is empty"
+    assert result.verdict == ("NOT RUN" if last else "EXACT") and (not last or result.evidence == words)
+
+
 def cancelling(case, numbers, impl):
     """Of two pairs, the second has (x + 2⁶⁰) − 2⁶⁰: in float64 nothing is left of x."""
     x, big = numbers.draw(3, 2), 2**60
