@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from .cli import interrupted
+from .cli.signals import SIGNALS, interrupted
 
 
 def start() -> int:
@@ -13,7 +13,7 @@ def start() -> int:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupted)
-    from .cli.main import SIGNALS, main
+    from .cli.main import main
 
     if (status := main()) > 128:
         for name in SIGNALS:

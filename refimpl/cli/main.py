@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import math
 import signal
 import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
 
 from ..packages import __version__
-from . import interrupted
 from .output import TRACEBACK, Outcome, complain, escape_controls, one_line, say, standard_streams
+from .signals import SIGNALS, Stopped, ending_signals, held_signals
 
 # command: its help. Its module has add_arguments(parser) and run(options) -> Outcome.
 COMMANDS = {
@@ -29,18 +25,11 @@ COMMANDS = {
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",
     "doctor": "versions, libraries and devices found; what is missing and how to get it",
 }
-# signals that end a command: its drafts are removed, and the exit status is 128 + the number
-SIGNALS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}
-SOON = 1  # seconds after a signal in which others add nothing to it
-
-
-class Stopped(BaseException):
-    """A signal, by its number; no KeyboardInterrupt, after which Python may kill itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, print what it has to say, and return the exit status."""
-    with standard_streams(), ending_signals() as chosen:
+    with standard_streams(), ending_signals() as ending:
         try:
             status, text, problems = run(sys.argv[1:] if argv is None else argv)
             lost = print_text(text)
@@ -48,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 complain(problem)
             return status if status == 1 or not (problems or lost) else 2
         except (Stopped, KeyboardInterrupt) as stop:
-            for each in chosen:
-                signal.signal(each, signal.SIG_IGN)  # until the end
+            ending.arrive()
             number = stop.args[0] if stop.args else signal.SIGINT
             complain(SIGNALS[signal.Signals(number).name])
             return 128 + int(number)
@@ -85,47 +73,6 @@ def print_text(text: str) -> list[Exception]:
     except OSError as error:
         return [error]
     return []
-
-
-@contextmanager
-def ending_signals() -> Iterator[list[signal.Signals]]:
-    """In this block the signals that end a command raise Stopped.
-
-    One that follows another soon does not disturb what the other has begun; one that follows later
-    does, since an interrupt can be lost, for instance in a finalizer.
-    """
-    last = -math.inf
-
-    def stop(number: int, frame: Any) -> None:
-        nonlocal last
-        before, last = last, time.monotonic()
-        if last - before > SOON:
-            raise Stopped(number)
-
-    defaults = (signal.SIG_DFL, signal.default_int_handler, interrupted)  # a signal that is ignored stays ignored
-    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-    chosen = [s for s in known if signal.getsignal(s) in defaults]
-    if threading.current_thread() is not threading.main_thread():
-        chosen = []
-    before = {s: signal.signal(s, stop) for s in chosen}
-    try:
-        yield chosen
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
-
-
-@contextmanager
-def held_signals() -> Iterator[None]:
-    """In this block signals wait: a library that is being imported can lose an interrupt."""
-    if not hasattr(signal, "pthread_sigmask"):  # on Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in SIGNALS])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Parser(argparse.ArgumentParser):

@@ -34,6 +34,7 @@ from refimpl.cli import convert as cli_convert
 from refimpl.cli import doctor
 from refimpl.cli import generate as cli_generate
 from refimpl.cli import main as cli_main
+from refimpl.cli import signals as cli_signals
 from refimpl.cli.main import main
 from refimpl.cli.output import LONGEST, escape_controls, one_line, without_controls
 from refimpl.files.disk import recording, replacing
@@ -400,7 +401,7 @@ def test_interrupted_before_the_command_begins(room):
         "def send():\n"
         "    time.sleep(float(sys.argv.pop(1)))\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "from refimpl.cli import interrupted\n"
+        "from refimpl.cli.signals import interrupted\n"
         "signal.signal(signal.SIGINT, interrupted)\n"
         "threading.Thread(target=send, daemon=True).start()\n"
         "from refimpl.__main__ import start\n"
@@ -430,26 +431,56 @@ def test_signals_in_a_row_are_one(name, status, room, capsys, monkeypatch):
     assert went == ["on"] and signal.getsignal(number) == before
 
 
-def test_an_interrupt_that_is_lost_can_be_sent_again(room, capsys, monkeypatch):
-    def stopped(*args, **options):
-        with suppress(cli_main.Stopped):
-            os.kill(os.getpid(), signal.SIGINT)
+class Finalized:
+    """Its finalizer is interrupted, where Python drops what is raised."""
+
+    def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(cli_main, "SOON", 0)
-    monkeypatch.setattr(cli_convert, "convert", stopped)
+
+def dropping(*args, **options):
+    """Work in which an interrupt is dropped, as some libraries do."""
+    with suppress(BaseException):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("drop", [dropping, Finalized])
+@pytest.mark.parametrize("system", ["POSIX", "Windows"])
+def test_an_interrupt_that_is_dropped_comes_again(drop, system, room, capsys, monkeypatch):
+    def convert(*args, **options):
+        drop()
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            pass
+        pytest.fail("it is lost")
+
+    if system == "Windows":
+        monkeypatch.delattr(signal, "pthread_kill")
+    monkeypatch.setattr(cli_convert, "convert", convert)
     assert run(capsys, "convert", "m", "--prompt", "3", "--out", "b") == (130, "", "refimpl: interrupted\n")
 
 
+def test_other_errors_of_finalizers_are_told(monkeypatch):
+    class Wrong:
+        def __del__(self):
+            raise ValueError("it is told")
+
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(str(what.exc_value)))
+    with cli_signals.ending_signals():
+        Wrong()
+    assert told == ["it is told"]
+
+
 def test_signals_wait_for_an_import_to_end(monkeypatch):
-    with pytest.raises(cli_main.Stopped), cli_main.ending_signals():
-        with cli_main.held_signals():
+    with pytest.raises(cli_signals.Stopped), cli_signals.ending_signals():
+        with cli_signals.held_signals():
             signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # of pytest, other threads hold none
             waited = True
         pytest.fail("it is lost")
     assert waited
     monkeypatch.delattr(signal, "pthread_sigmask")
-    with cli_main.held_signals():  # as on Windows
+    with cli_signals.held_signals():  # as on Windows
         pass
 
 
