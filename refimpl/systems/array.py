@@ -244,7 +244,8 @@ class SystemArray:
 
     def __init__(self, system: ArraySystem, planes: Planes) -> None:
         self.system = self.dtype = system
-        self.planes = tuple([np.asarray(p, dtype=t) for p, t in zip(planes, system.dtypes, strict=True)])
+        pairs = zip(planes, system.dtypes, strict=True)
+        self.planes = tuple([p if type(p) is np.ndarray and p.dtype is t else np.asarray(p, dtype=t) for p, t in pairs])
         self.shape: tuple[int, ...] = self.planes[0].shape
         self.ndim = len(self.shape)
 
@@ -328,12 +329,12 @@ class SystemArray:
 class ArraySystem(System):
     """A number system that is its own array namespace. Subclasses give arithmetic on planes."""
 
-    dtypes: tuple[Any, ...] = (object,)
+    dtypes: tuple[np.dtype[Any], ...] = (np.dtype(object),)
 
     @property
     def itemsize(self) -> int:
         """Bytes of one number; of a Python object, about."""
-        return sum(64 if dtype is object else np.dtype(dtype).itemsize for dtype in self.dtypes)
+        return sum(64 if dtype == object else dtype.itemsize for dtype in self.dtypes)
 
     @property
     def xp(self) -> Namespace:  # type: ignore[override]
@@ -427,10 +428,10 @@ class ArraySystem(System):
 
     def each(self, f: Callable[..., Any], *arrays: Any) -> SystemArray:
         """f on each plane of the arrays in turn; on masks, which are NumPy arrays, directly."""
+        if len(arrays) == 1 and isinstance(arrays[0], SystemArray):
+            return self.wrap(tuple([f(p) for p in arrays[0].planes]))
         if all(isinstance(a, np.ndarray) for a in arrays):
             return cast(SystemArray, f(*arrays))
-        if len(arrays) == 1:
-            return self.wrap(tuple([f(p) for p in arrays[0].planes]))
         coerced = [self.coerce("combine", a) for a in arrays]
         return self.wrap(tuple([f(*planes) for planes in zip(*[a.planes for a in coerced], strict=True)]))
 

@@ -19,7 +19,7 @@ from .array import ArraySystem, Planes, SystemArray, elementwise
 class Dependencies(ArraySystem):
     name = "dependencies"
     ways = ("structure",)
-    dtypes = (object, bool)  # the set, and whether the entry is other than a structural zero
+    dtypes = (np.dtype(object), np.dtype(bool))  # the set, and whether the entry is other than a structural zero
 
     def lift(self, fractions: HostArray) -> Planes:
         return np.zeros(fractions.shape, dtype=object), elementwise(lambda x: x != 0, fractions)

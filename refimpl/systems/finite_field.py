@@ -22,7 +22,7 @@ class FiniteField(ArraySystem):
     file_dtype = "I64"
     can = frozenset({"ring", "field"})
     exact = True
-    dtypes = (np.int64,)
+    dtypes = (np.dtype(np.int64),)
 
     def __init__(self, p: int) -> None:
         if not isinstance(p, int) or isinstance(p, bool) or not 2 <= p <= LARGEST or not is_prime(p):

@@ -34,7 +34,10 @@ def round_to(x: Any, format: str) -> HostArray:
 def nearest(x: Fraction, format: str) -> float:
     """The same for one exact rational, in one rounding; by way of float64 there would be two."""
     bits, low, high = FORMATS[format]
-    e = x.numerator.bit_length() - x.denominator.bit_length()  # 2^(e-1) < |x| < 2^(e+1)
-    grid = Fraction(2) ** (max(e + (abs(x) >= Fraction(2) ** e), low) - bits)
-    y = round(x / grid) * grid
-    return float(y) if abs(y) < 2**high else math.inf * (1 if x > 0 else -1)
+    top, below = x.numerator, x.denominator
+    e = top.bit_length() - below.bit_length()  # 2^(e-1) < |x| < 2^(e+1)
+    e += abs(top) << max(-e, 0) >= below << max(e, 0)  # now |x| < 2^e
+    grid = max(e, low) - bits
+    y, rest = divmod(top << max(-grid, 0), below := below << max(grid, 0))
+    y += 2 * rest > below or (2 * rest == below and y % 2)
+    return math.ldexp(y, grid) if abs(y).bit_length() + grid <= high else math.inf * (1 if x > 0 else -1)

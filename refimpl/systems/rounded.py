@@ -26,7 +26,7 @@ POINTS = ("elementwise", "sums")
 class Rounded(ArraySystem):
     words = ("rounded",)
     ways = ("probe", "oracle")
-    dtypes = (np.float64,)
+    dtypes = (np.dtype(np.float64),)
 
     def __init__(self, format: str, points: tuple[str, ...] = POINTS) -> None:
         choose("Rounded", "format", format, FORMATS)

@@ -48,7 +48,7 @@ class RunningError(ArraySystem):
         choose("RunningError", "dtype", dtype, ("float64", "float32", "float16", "bfloat16"))
         bits, low, high = FORMATS[dtype]
         # NumPy has no bfloat16. float64 keeps to the standard model of bfloat16 too.
-        self.format, self.dtypes = dtype, (np.dtype("float64" if dtype == "bfloat16" else dtype), np.float64)
+        self.format, self.dtypes = dtype, (np.dtype("float64" if dtype == "bfloat16" else dtype), np.dtype("float64"))
         # A result that underflows is wrong by half the least number, a function by ULPS of that
         # number; the terms of its error likewise. One that is flushed is wrong by less than the
         # least normal number.
@@ -196,5 +196,7 @@ def _distance(x: Fraction, value: float) -> float:
     """|x − value|, rounded up."""
     if math.isinf(value):
         return math.inf
+    if value.as_integer_ratio() == (x.numerator, x.denominator):
+        return 0.0
     distance = abs(x - Fraction(value))
-    return math.nextafter(float(distance), math.inf) if distance else 0.0
+    return math.nextafter(float(distance), math.inf)

@@ -395,4 +395,4 @@ def test_a_command_imports_its_own_module_only():
         "print(sorted(m for m in sys.modules if m.startswith(('refimpl.cli.', 'refimpl.verify'))))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "['refimpl.cli.doctor', 'refimpl.cli.main', 'refimpl.cli.output']\n"
+    assert shown.stdout == "['refimpl.cli.doctor', 'refimpl.cli.main', 'refimpl.cli.output', 'refimpl.cli.signals']\n"

@@ -97,7 +97,7 @@ def drawn_from_a_seed(path: Path, r: int, d: int, kind: str) -> int:
     return path.stat().st_size
 
 
-@pytest.mark.parametrize(("kind", "r", "d"), [("positive", 20_000, 4_000), ("orthogonal", 3_000, 1_500)])
+@pytest.mark.parametrize(("kind", "r", "d"), [("positive", 20_000, 4_000), ("orthogonal", 900, 900)])
 def test_directions_that_nobody_paid_for_are_not_drawn(
     kind: str, r: int, d: int, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -44,10 +44,22 @@ def imported(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield alias.asname or alias.name, ".".join([*start, *filter(None, [node.module]), alias.name])
         elif isinstance(node, ast.Import):
             yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and called(node).endswith("import_module"):
             yield from (("", ast.literal_eval(arg)) for arg in node.args if isinstance(arg, ast.Constant))
 
 
+def called(node: ast.Call) -> str:
+    """The last name of what is called."""
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
+
+
+@functools.cache
+def names_imported(name: str) -> dict[str, str]:
+    """What a module of the package imports, by its names there."""
+    return dict(imported(name, modules()[name]))
+
+
+@functools.cache
 def functions() -> dict[str, ast.FunctionDef]:
     """Full name: function, of all top-level functions."""
     return {
@@ -62,13 +74,13 @@ def functions() -> dict[str, ast.FunctionDef]:
 def defined_as(full: str) -> str:
     """The full name under which a function is defined, given one by which a package exports it."""
     module, _, own = full.removeprefix("refimpl.").rpartition(".")
-    exported = dict(imported(module, modules()[module])) if full.startswith("refimpl.") and module in modules() else {}
+    exported = names_imported(module) if full.startswith("refimpl.") and module in modules() else {}
     return defined_as(exported[own]) if own in exported else full
 
 
 def calls(name: str, tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     """(full name, call) of the calls of top-level functions of the package."""
-    known = dict(imported(name, modules()[name]))
+    known = names_imported(name)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield defined_as(known.get(node.func.id, ".".join(filter(None, ["refimpl", name, node.func.id])))), node
