@@ -334,7 +334,7 @@ class ArraySystem(System):
     @property
     def itemsize(self) -> int:
         """Bytes of one number; of a Python object, about."""
-        return sum(64 if dtype == object else dtype.itemsize for dtype in self.dtypes)
+        return sum(64 if dtype.hasobject else dtype.itemsize for dtype in self.dtypes)
 
     @property
     def xp(self) -> Namespace:  # type: ignore[override]
