@@ -8,13 +8,14 @@ import re
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..attention.linear_attention import State, linear_attention, linear_attention_quadratic
-from ..errors import brief, choose
+from ..errors import brief, choose, find_name
 from ..files.checkpoint import digest, save
 from ..files.disk import target_file
 from ..model.attention_layers import Config
@@ -50,14 +51,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", required=True, metavar="FILE", help="where to write the biases")
     add("--whole", action="store_true", help="write the whole model, not the biases alone")
     add("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
-    add("--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other")
+    add(
+        "--mask",
+        type=str.lower,
+        choices=("causal", "full"),
+        default="causal",
+        help="full: prompt tokens see each other",
+    )
     add("--strength", default="1", metavar="λ", help="how often the prompt counts: 2, 0.5, 1/3 (default: 1)")
     add("--keep-positions", action="store_true", help="read the input where the prompt ended, not where it began")
     add("--chunk", type=int, metavar="N", help=f"tokens read at a time (default: {PIECE}; with --mask full, all)")
     check = "compare with the prompted model on held-out input, in O(M) memory and O(M²) time; write only if it holds"
     add("--check", action="store_true", help=check)
     kinds = "softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best"
-    add("--by", metavar="KIND", help=f"{kinds} (default: the KV cache, exact)")
+    add(
+        "--by",
+        type=partial(find_name, known=(*KINDS, "best")),
+        metavar="KIND",
+        help=f"{kinds} (default: the KV cache, exact)",
+    )
     add("--features", type=int, metavar="R", help="how many features the memory has in each head")
     add("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")
     add("--error", type=float, metavar="E", help="with --by best: the relative error that attention may have")

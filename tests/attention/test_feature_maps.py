@@ -136,8 +136,8 @@ def test_families_by_name(name, phi):
     "name", ["polynomial", "polynomial()", "polynomial(-1)", "polynomial(2", "hedgehog(2)", "dpfp(1.5)"]
 )
 def test_names_of_no_family(name):
-    hint = "" if name == "hedgehog(2)" else "; did you mean"
-    with says(ValueError, f"{FEATURE_MAPS}, got {name!r}{hint}"):
+    hint = "" if name == "hedgehog(2)" else f"did you mean '{name.partition('(')[0]}("
+    with says(ValueError, f"feature_map: {hint or '`name` must be'}"):
         ri.feature_map(name)
 
 
