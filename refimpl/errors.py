@@ -34,7 +34,7 @@ def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None
 
 
 def find_name(value: str, known: Iterable[str]) -> str:
-    """The one known name that is the same as value when both are folded; if there is none, value."""
+    """The one known name that equals value when both are folded; if there is none, value."""
     names = tuple(known)
     alike = [] if value in names else [name for name in names if fold(name) == fold(value)]
     return alike[0] if len(alike) == 1 else value

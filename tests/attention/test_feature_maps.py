@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import refimpl as ri
 from refimpl import GF, MP, QQ, Float, balls
 from tests.helpers.assertions import informative, says
-from tests.helpers.bad_input import FEATURE_MAPS
 
 shapes = st.tuples(st.integers(0, 3), st.integers(1, 4))
 
