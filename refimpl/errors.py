@@ -30,7 +30,8 @@ def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None
         names = sorted(known)
         near = similar(value, names) if isinstance(value, str) else ""
         hint = f"did you mean {near!r}? " if near else ""
-        raise ValueError(f"{who}: {hint}`{argument}` must be one of {', '.join(names)}, got {brief(value)}")
+        named = argument if argument.startswith("--") or argument.isupper() else f"`{argument}`"
+        raise ValueError(f"{who}: {hint}{named} must be one of {', '.join(names)}, got {brief(value)}")
 
 
 def find_name(value: str, known: Iterable[str]) -> str:

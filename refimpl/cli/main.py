@@ -159,7 +159,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
             with held_signals():
                 module = importlib.import_module(f"{__package__}.{name}")
             module.add_arguments(parser)
-            parser.set_defaults(run=module.run)
+            parser.set_defaults(run=module.run, command=name)
     if command not in COMMANDS and not command.startswith("-") and (near := similar(command, sorted(COMMANDS))):
         top.error(f"did you mean {near!r}? COMMAND must be one of {', '.join(COMMANDS)}, got {command!r}")
     return top

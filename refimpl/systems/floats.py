@@ -245,8 +245,10 @@ PREFIXES |= {"cp": "cupy", "array_api_strict": "array_api_strict", "numpy": "", 
 def read_dtype(dtype: Any) -> tuple[str, str] | None:
     """Of a dtype as people write it: its library, or "" if it serves each, and its name; else None.
 
-    dtype : a name, or a dtype of the library or of NumPy; None is "float64". It may stand alone:
-            `Float("float32")`, `Float(torch.float32)`
+    >>> [read_dtype(x) for x in ("float32", "FP32", np.float32, np.dtype("float32"))]
+    [('', 'float32'), ('', 'float32'), ('', 'float32'), ('', 'float32')]
+    >>> read_dtype("torch.float32")
+    ('torch', 'float32')
     """
     root = type(dtype).__module__.split(".")[0]
     if isinstance(dtype, np.dtype):

@@ -150,7 +150,7 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["quadratic_eq_sums"], "verify: did you mean 'quadratic_eq_sum'? `NAME` must be"),
+        (["quadratic_eq_sums"], "verify: did you mean 'quadratic_eq_sum'? NAME must be"),
         (["--system", "flota64"], "did you mean 'float64'?"),
         (["--system", "GF(8)"], "p must be a prime"),
         (["--system", f"GF({'9' * 5000})"], "must have an integer of at most 20 digits in its brackets"),
