@@ -9,18 +9,14 @@ Options: --full trains longer (minutes); --plot FILE.png
 # A lesson: N examples of y = w·x, each a token (x, y), and a query (x, 0), whose right answer is y.
 # One layer of linear self-attention turns the query into (x, −ŷ). The d unit vectors are queries
 # too: ŷ is linear in x, so the answers to these are ∂ŷ/∂x.
-import argparse
-
 import numpy as np
 
+from refimpl.cli.experiment import read_options, with_progress
 from refimpl.descent.dai import cosine
 from refimpl.descent.von_oswald import examples, proposition_1, queries, self_attention
-from refimpl.files.disk import replacing, target_file
+from refimpl.files.disk import replacing
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--full", action="store_true")
-parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
-options = parser.parse_args()
+options = read_options()
 N, d = 10, 10
 W_0 = np.zeros((1, d))
 rng = np.random.default_rng(0)
@@ -65,7 +61,7 @@ try:
 except ImportError:
     raise SystemExit(print("Training needs torch: pip install 'refimpl[torch]'")) from None
 torch.set_num_threads(1)
-steps, lessons = (10000, 512) if options.full else (300, 256)
+training, lessons = (10000, 512) if options.full else (300, 256)
 W = torch.randn((4, d + 1, d + 1), generator=torch.manual_seed(0), dtype=torch.float64) / 10
 W.requires_grad_()
 adam = torch.optim.Adam([W])
@@ -77,8 +73,8 @@ def measures():
     return loss(y, got[:, 0]), ((gd - got)[:, 0] ** 2).mean(), cosine(got[:, 1:], gd[:, 1:]).mean()
 
 
-at, rows = range(0, steps + 1, steps // 10), []
-for i in range(steps + 1):
+at, rows = range(0, training + 1, training // 10), []
+for i in with_progress(range(training + 1), "step"):
     if i in at:
         rows.append(measures())
         print(
@@ -89,7 +85,7 @@ for i in range(steps + 1):
     new_asked, new_shown, new_y = map(torch.from_numpy, draw(lessons))
     guess = answers(new_asked[:, :1, :], new_shown, W)[:, 0]
     (W.grad,) = torch.autograd.grad(loss(new_y, guess), W)
-    adam.param_groups[0]["lr"] = (1 - i / (steps + 1)) / 100
+    adam.param_groups[0]["lr"] = (1 - i / (training + 1)) / 100
     adam.step()
 
 # %%

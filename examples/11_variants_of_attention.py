@@ -10,15 +10,13 @@ FILE.png
 # %%
 # One function has all variants, for many sequences at once. K and V hold N demonstrations, then the
 # query's own token; g_1 and g_2 augment.
-import argparse
 from itertools import product
 
+from refimpl.cli.experiment import read_options, with_progress
 from refimpl.descent import ren_liu
-from refimpl.files.disk import replacing, target_file
+from refimpl.files.disk import replacing
 
-(parser := argparse.ArgumentParser()).add_argument("--full", action="store_true")
-parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
-options = parser.parse_args()
+options = read_options()
 try:
     import torch
 except ImportError:
@@ -82,7 +80,8 @@ families = {
     "negative": {f"negative k={k} β={b}": {"k": k, "beta": b} for k in (1, 3) for b in (0.1, 0.5)},
 }
 curves, found = {}, {"lower in every seed": [], "higher in every seed": [], "lower in some": []}
-for name, how in {"normal": {}, **families["regularised"], **families["augmented"], **families["negative"]}.items():
+variants = {"normal": {}, **families["regularised"], **families["augmented"], **families["negative"]}
+for name, how in with_progress(variants.items(), "variant"):
     W, curves[name] = {n: x.clone().requires_grad_() for n, x in start.items()}, []
     adam = torch.optim.Adam(W.values(), lr=0.05)
     for _ in range(epochs):

@@ -4,18 +4,14 @@ Attention as a dual model and Theorem 3.2 are Ren & Liu's, random features Choro
 is ours. Options: --full takes minutes; --plot FILE.png
 """
 
-import argparse
-
 import numpy as np
 
 from refimpl import MP, Float, softmax_attention
+from refimpl.cli.experiment import read_options, with_progress
 from refimpl.descent.ren_liu import QueryContext, attention, gap_bound, one_at_a_time, softmax_context
-from refimpl.files.disk import replacing, target_file
+from refimpl.files.disk import replacing
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--full", action="store_true")
-parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
-options = parser.parse_args()
+options = read_options()
 draws = 200 if options.full else 20
 rng = np.random.default_rng(0)
 
@@ -60,7 +56,7 @@ def approximation(X, r):
 
 print("steps  50 digits float32  float64" + "".join(f"{f'r={r}':>9}" for r in widths))
 table = []
-for n in range(1, 16):
+for n in with_progress(range(1, 16), "number of steps"):
     tokens = np.concatenate([X[:n], X[15:]])
     table.append([rounding(tokens, system) for system in (MP(50), Float("numpy", "float32"), Float())])
     table[-1] += [approximation(tokens, r) for r in widths]
@@ -86,7 +82,7 @@ for name, (v, w, k) in tasks.items():
     k, d_o = k / np.sqrt((k * k).sum(1, keepdims=True)), v.shape[1]
     rho, inner = np.sqrt((v * v).sum(1).max()), v @ v.T * np.exp(k @ k.T)
     print(f"{name}:\n    N  mean gap    95 %  largest     ours  slide, 1   ours holds in  slide, 1 in  ours / 95 %")
-    for N in sizes:
+    for N in with_progress(sizes, "size"):
         c = rng.multinomial(N, [1 / M] * M, size=50 * draws) / N - 1 / M
         gaps = w * np.sqrt(((c @ inner) * c).sum(1))
         ours = gap_bound(w, rho, [np.e] * N, np.e, delta)

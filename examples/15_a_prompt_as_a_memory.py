@@ -4,9 +4,9 @@ ICLAA is Chen et al.'s (2024); maps that use the prompt's keys are our trial. RE
 names a folder with real weights. Options: --full takes minutes; --plot FILE.png
 """
 
-import argparse
 import os
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,12 @@ from scipy.stats import t as student
 
 from refimpl import Compression, Config, Float, Rotary, convert, generate, random_model, read_model
 from refimpl.attention.random_features import KINDS as RANDOM
-from refimpl.files.disk import replacing, target_file
+from refimpl.cli.experiment import read_options, with_progress
+from refimpl.files.disk import replacing
 from refimpl.prompt.compression import KINDS
 from refimpl.prompt.fidelity import distance, sizes_in_bytes
 
-(parser := argparse.ArgumentParser()).add_argument("--full", action="store_true")
-parser.add_argument("--plot", type=lambda path: target_file("--plot", path))
-options = parser.parse_args()
+options = read_options()
 prompts, seeds, scales = (8, 2, (0.5, 1, 2)) if options.full else (2, 1, (1,))
 widths, M, n = ((16, 64, 256, 1024, 4096), 256, 32) if options.full else ((16, 256), 96, 16)
 
@@ -65,21 +64,20 @@ def mean(values):
 def measure(model, text_of, restart):
     """{(kind, r): {scale: [(error, agreement)]}}, and the bytes of each."""
     found, sizes = {}, {}
-    for scale in scales:
+    for scale, seed in with_progress(product(scales, range(prompts)), "scale and prompt"):
         weights = {name: w * scale if name.endswith(("W_Q", "b_Q")) else w for name, w in model.weights.items()}
         subject = replace(model, weights=weights)
-        for seed in range(prompts):
-            prompt, text = text_of(seed)
-            want = subject([*prompt, *text])[len(prompt) :, :]
-            found.setdefault(("dropped", 0), {}).setdefault(scale, []).append(distance(subject(text), want))
-            for kind in (*random_maps, *maps_by_keys):
-                name, rank = (kind, None) if kind in KINDS else ("positive", (model.config.m + 1) // 2)
-                some = widths if name in RANDOM else [r for r in (2, 4, 8, 16, 32, 64, 128) if r < len(prompt)]
-                for r in [None] if kind in ("taylor", "cache") else some:
-                    for draw in range(1 if kind in ("taylor", "cache", "cholesky", "tilted") else seeds):
-                        made = convert(subject, prompt, restart=restart, by=Compression(name, r, draw, rank))
-                        sizes[kind, r or 0] = sizes_in_bytes(made)
-                        found.setdefault((kind, r or 0), {}).setdefault(scale, []).append(distance(made(text), want))
+        prompt, text = text_of(seed)
+        want = subject([*prompt, *text])[len(prompt) :, :]
+        found.setdefault(("dropped", 0), {}).setdefault(scale, []).append(distance(subject(text), want))
+        for kind in (*random_maps, *maps_by_keys):
+            name, rank = (kind, None) if kind in KINDS else ("positive", (model.config.m + 1) // 2)
+            some = widths if name in RANDOM else [r for r in (2, 4, 8, 16, 32, 64, 128) if r < len(prompt)]
+            for r in [None] if kind in ("taylor", "cache") else some:
+                for draw in range(1 if kind in ("taylor", "cache", "cholesky", "tilted") else seeds):
+                    made = convert(subject, prompt, restart=restart, by=Compression(name, r, draw, rank))
+                    sizes[kind, r or 0] = sizes_in_bytes(made)
+                    found.setdefault((kind, r or 0), {}).setdefault(scale, []).append(distance(made(text), want))
     return found, sizes
 
 

@@ -1,7 +1,9 @@
-"""The errors of the library, and the message for an unknown name."""
+"""The errors of the library, and how an unknown name is understood."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Collection, Iterable
 
 
@@ -22,15 +24,45 @@ class Underflow(ArithmeticError):
 
 
 def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a name that is not among `known`, and suggest the most similar one that is."""
+    """Refuse a name that is not among `known`; the message begins with the one that is meant."""
     known = known if isinstance(known, Collection) else tuple(known)
     if not isinstance(value, str) or value not in known:  # sorted only now, since there may be many
-        import difflib
-
         names = sorted(known)
-        near = difflib.get_close_matches(value, names, n=1, cutoff=0.5) if isinstance(value, str) else []
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{who}: `{argument}` must be one of {', '.join(names)}, got {brief(value)}{hint}")
+        near = similar(value, names) if isinstance(value, str) else ""
+        hint = f"did you mean {near!r}? " if near else ""
+        named = argument if argument.startswith("--") or argument.isupper() else f"`{argument}`"
+        raise ValueError(f"{who}: {hint}{named} must be one of {', '.join(names)}, got {brief(value)}")
+
+
+def find_name(value: str, known: Iterable[str]) -> str:
+    """The one known name that equals value when both are folded; if there is none, value."""
+    names = tuple(known)
+    alike = [] if value in names else [name for name in names if fold(name) == fold(value)]
+    return alike[0] if len(alike) == 1 else value
+
+
+def fold(name: str) -> str:
+    """A name without what people spell in other ways: case, accents, punctuation, plus and one.
+
+    >>> fold("ELU_plus_one") == fold("elu+1")
+    True
+    """
+    plain = unicodedata.normalize("NFKD", name[:100]).casefold().replace("plus", "+").replace("one", "1")
+    return re.sub(r"[^a-z0-9+]", "", plain)
+
+
+def similar(value: str, names: list[str]) -> str:
+    """The name that a wrong one means, or "": alike when folded, a longer one, or a similar one."""
+    import difflib
+
+    wanted, folded = fold(value), {fold(name): name for name in reversed(names)}
+    begin = [name for name in names if len(wanted) > 1 and fold(name).startswith(wanted)]
+    if wanted in folded or len(begin) == 1:
+        return folded.get(wanted) or begin[0]
+    # Of words that begin alike, fewer letters need to agree.
+    near = difflib.get_close_matches(wanted, [f for f in folded if f[:1] == wanted[:1]], n=1, cutoff=0.6)
+    near = near or difflib.get_close_matches(wanted, folded, n=1, cutoff=0.75)
+    return folded[near[0]] if near else ""
 
 
 def brief(value: object) -> str:

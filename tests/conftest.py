@@ -7,7 +7,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: BLAS in each has 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers import raises
+from tests.helpers import raises, skips
 
 raises.record()
 
@@ -50,6 +50,14 @@ def pytest_sessionfinish(session):
     if os.environ.get("REFIMPL_NO_SKIP") and every and (found := raises.untested()):
         print("", *found, sep="\n")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The tests that did not run, by reason: a new user has not every library."""
+    found = [report.longrepr[-1] for report in terminalreporter.stats.get("skipped", ()) if report.longrepr]
+    if found:
+        terminalreporter.section("tests that did not run")
+        terminalreporter.write("\n".join([*skips.summary(found), ""]))
 
 
 def _no_skip(report):

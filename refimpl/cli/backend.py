@@ -7,14 +7,15 @@ import functools
 import os
 from collections.abc import Callable
 
-from ..errors import choose
+from ..errors import choose, find_name
 from ..files.disk import located
 from ..systems import Float, System, floats
 from ..systems.floats import LIBRARIES
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser, default: str | None, words: str) -> None:
-    parser.add_argument("--backend", default=default, metavar="LIB", help=words)
+    library = functools.partial(find_name, known=(*LIBRARIES, "jax"))
+    parser.add_argument("--backend", type=library, default=default, metavar="LIB", help=words)
     parser.add_argument("--device", metavar="DEV", help="device of the backend: cuda, cpu ...")
 
 

@@ -8,13 +8,14 @@ import re
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..attention.linear_attention import State, linear_attention, linear_attention_quadratic
-from ..errors import brief, choose
+from ..errors import brief, choose, find_name
 from ..files.checkpoint import digest, save
 from ..files.disk import target_file
 from ..model.attention_layers import Config
@@ -28,14 +29,17 @@ from ..prompt.fidelity import fidelity, rounding, sizes_in_bytes
 from ..systems import system_of
 from ..systems.floats import itemsize, quiet
 from ..systems.formats import FORMATS
-from ..verify.conversion_check import check_conversion, held_out
+from ..verify.conversion_check import check_conversion
+from ..verify.conversion_check import held_out as sample
 from .backend import add_backend_arguments, check_backend, prepare_backend
 from .output import Outcome, json_target, noting, progress, write_json
 from .prompt import add_model_arguments, naming_flags, read_inputs
 
+HELD_OUT = 16  # tokens on which --check compares
 MOST_CHARACTERS, LARGEST_EXPONENT = 100, 400  # of a strength; floats have exponents to 308
 FAR = 10  # times the error of the prompted model is too much; chance alone gives a few times
-FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")} | {"model": "MODEL"}
+FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")}
+FLAGS |= {"model": "MODEL", "text": "--held-out"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,21 +51,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     prompt = "text, or without a tokenizer ids, '3 1 4'; @FILE: such text, or a .npy of ids or vectors"
     add("--prompt", required=True, metavar="TEXT", help=prompt)
-    add("--out", required=True, metavar="FILE", help="where to write the biases")
+    add("--out", required=True, metavar="FILE", help="where to write the biases; a new file, unless --force")
+    add("--force", action="store_true", help="replace the file of --out, if there is one")
     add("--whole", action="store_true", help="write the whole model, not the biases alone")
     add("--baked", metavar="FILE", help="biases of MODEL, written earlier, on top of which to convert")
-    add("--mask", choices=("causal", "full"), default="causal", help="full: prompt tokens see each other")
+    add(
+        "--mask",
+        type=str.lower,
+        choices=("causal", "full"),
+        default="causal",
+        help="full: prompt tokens see each other",
+    )
     add("--strength", default="1", metavar="λ", help="how often the prompt counts: 2, 0.5, 1/3 (default: 1)")
     add("--keep-positions", action="store_true", help="read the input where the prompt ended, not where it began")
     add("--chunk", type=int, metavar="N", help=f"tokens read at a time (default: {PIECE}; with --mask full, all)")
-    check = "compare with the prompted model on held-out input, in O(M) memory and O(M²) time; write only if it holds"
+    check = "compare with the prompted model on a held-out text, in O(M) memory and O(M²) time; write only if it holds"
     add("--check", action="store_true", help=check)
+    text = f"the text of --check, as --prompt (default: {HELD_OUT} tokens that the model itself writes, by --seed)"
+    add("--held-out", metavar="TEXT", help=text)
     kinds = "softmax: make a memory of this kind: tilted, clusters, positive, favor++ ... or best"
-    add("--by", metavar="KIND", help=f"{kinds} (default: the KV cache, exact)")
+    add(
+        "--by",
+        type=partial(find_name, known=(*KINDS, "best")),
+        metavar="KIND",
+        help=f"{kinds} (default: the KV cache, exact)",
+    )
     add("--features", type=int, metavar="R", help="how many features the memory has in each head")
-    add("--budget", type=int, metavar="BYTES", help="with --by best: how large the memory may be, in all layers")
+    budget = "with --by best: how large the memory may be, in all layers: 50000, 50KB, 1.5MB, 2GiB"
+    add("--budget", type=read_size, metavar="BYTES", help=budget)
     add("--error", type=float, metavar="E", help="with --by best: the relative error that attention may have")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the held-out input and of all draws (default: 0)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the text of --check and of all draws (default: 0)")
     add_backend_arguments(parser, "numpy", "library of the floats: torch, jax, cupy or numpy (default)")
     add("--json", metavar="FILE", help="write a report to FILE")
 
@@ -76,6 +95,7 @@ class Request(NamedTuple):
     prompt: Any
     how: dict[str, Any]  # mask, restart, strength, chunk: as in `convert`
     by: Best | Compression | None
+    held_out: Any
 
 
 class Check(NamedTuple):
@@ -113,7 +133,7 @@ def read_request(options: argparse.Namespace) -> Request:
     """Read all inputs; refuse, before the work, files and flags that do not go together."""
     out, target = target_file("--out", options.out), json_target(options.json)
     check_backend(options.backend, options.device)
-    model, _, prompt, inputs = read_inputs(options)
+    model, _, prompt, inputs, held_out = read_inputs(options)
     if 0 in np.shape(prompt):
         raise ValueError(f"--prompt: must have a token or more to convert, got shape {tuple(np.shape(prompt))}")
     if target in inputs:
@@ -132,7 +152,24 @@ def read_request(options: argparse.Namespace) -> Request:
     if options.check and model.config.past is not State and strength != 1:
         once = "fidelity is to a prompt that counts once"
         raise ValueError(f"--check: {once}; --strength must be 1, got {options.strength}")
-    return Request(options, out, target, model, prompt, how, by)
+    if os.path.exists(out) and not options.force:
+        raise ValueError(f"--out: {options.out} must be a new file, and exists already; --force replaces it")
+    if held_out is not None:
+        check_held_out(options, model, prompt, held_out)
+    return Request(options, out, target, model, prompt, how, by, held_out)
+
+
+def check_held_out(options: argparse.Namespace, model: Model, prompt: Any, text: Any) -> None:
+    """Refuse a text without --check, one without tokens, and one beyond the table of positions."""
+    if not options.check:
+        raise ValueError("--held-out needs --check, which compares the models on it")
+    axis, table = -1 if model.config.vocabulary else -2, model.config.table
+    M, n = np.shape(prompt)[axis], np.shape(text)[axis]
+    if not n:
+        raise ValueError("--held-out: must have a token or more to compare, got none")
+    if table and model.position + M + n > table:
+        room = f"at most {table - model.position - M} tokens, for a table of {table} positions"
+        raise ValueError(f"--held-out: must have {room}, got {n}")
 
 
 def read_strength(text: str, exact: bool) -> int | float | Fraction:
@@ -146,6 +183,17 @@ def read_strength(text: str, exact: bool) -> int | float | Fraction:
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"--strength: must be a number such as 2, 0.5 or 1/3, got {text!r}") from None
     return int(number) if number % 1 == 0 else number if exact else float(number)
+
+
+def read_size(text: str) -> int:
+    """A number of bytes: an integer, or a number and a unit; KB is 1000 bytes, KiB 1024."""
+    found = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(?:([kmgt])(i?)b?|b?)\s*", text, re.IGNORECASE | re.ASCII)
+    power = " kmgt".index((found[2] or " ").lower()) if found else 0
+    size = Fraction(found[1]) * (1024 if found[3] else 1000) ** power if found else Fraction(1, 2)
+    if size.denominator != 1:
+        wanted = "a whole number of bytes such as 50000, 50KB (50,000), 50KiB (51,200), 1.5MB or 2GiB"
+        raise argparse.ArgumentTypeError(f"must be {wanted}, got {brief(text)}")
+    return int(size)
 
 
 def read_compression(options: argparse.Namespace, model: Model) -> Best | Compression | None:
@@ -181,27 +229,31 @@ def convert_prompt(request: Request, show: Callable[[str], None]) -> Model:
 def check_biases(request: Request, converted: Model, show: Callable[[str], None]) -> Check:
     """Compare the converted model with the prompted one, on held-out input."""
     model, prompt, seed, M = request.model, request.prompt, request.options.seed, converted.prompts[-1]
-    text = held_out(model, M, 16, seed)
-    tokens = f"on {text.shape[-1 if model.config.vocabulary else -2]} tokens of seed {seed}"
+    if (text := request.held_out) is None:
+        show("the held-out text")
+        text, words = sample(model, prompt, HELD_OUT, seed)
+    else:
+        words = f"{np.shape(text)[-1 if model.config.vocabulary else -2]} tokens of --held-out"
     if model.config.past is not State:  # no error bound is known, so only logits are compared
-        return measure(request, converted, text, tokens)
+        return measure(request, converted, text, f"checked on {words},")
     # the quadratic form also sums over all positions, and is faster
     definition = linear_attention if M <= 64 else linear_attention_quadratic
     found = check_conversion(model, converted, prompt, text, **request.how, definition=definition, progress=show)
     status = {"EXCESS": 1, "VACUOUS": 2}.get(found.verdict, 0)
-    return Check(f"against the prompted model by {definition.__name__}, {tokens}:\n{found}", status, found.report())
+    against = f"checked on {words},\nagainst the prompted model by {definition.__name__}:"
+    return Check(f"{against}\n{found}", status, found.report())
 
 
-def measure(request: Request, converted: Model, text: Any, tokens: str) -> Check:
+def measure(request: Request, converted: Model, text: Any, words: str) -> Check:
     """Compare logits with the prompted model and, for an exact conversion, with wider floats."""
     model, prompt, mask = request.model, request.prompt, request.how["mask"]
     form = model.config.definition
     found = fidelity(model, converted, prompt, text, form=form, mask=mask)
-    lines, holds = [f"against the prompted model, {tokens}: {found}"], not found.worse_than_dropped
+    lines, holds = [words, "against the prompted model:", *str(found).split("; ")], not found.worse_than_dropped
     exact = request.by is None and mask == "causal" and np.ndim(prompt) == 1
     if exact and (errors := rounding(model, converted, prompt, text, form=form)):
-        limit = f"more than {FAR} times the prompted error would fail"
-        lines.append(f"against wider floats: converted {errors[0]:.2g} off, prompted {errors[1]:.2g}; {limit}")
+        lines.append(f"against wider floats: converted {errors[0]:.2g} off, prompted {errors[1]:.2g}")
+        lines.append(f"(more than {FAR} times the prompted error would fail)")
         unit = 2.0 ** -FORMATS[system_of(model.like).kind][0]  # type: ignore[attr-defined]
         holds = holds and errors[0] <= FAR * max(errors[1], unit)
     return Check("\n".join(lines), 0 if holds else 1, found.report())
@@ -214,11 +266,12 @@ def chosen_memories(request: Request, converted: Model) -> list[str]:
 
 def describe_conversion(request: Request, converted: Model, seconds: float) -> list[str]:
     c, M, sizes = request.model.config, converted.prompts[-1], sizes_in_bytes(converted)
-    position = "" if c.past is Carried else f": the input is read from position {converted.position} on"
+    position = [] if c.past is Carried else [f"the input is read from position {converted.position} on"]
     system = system_of(request.model.like).name
     cache = f"; a KV cache of {sum(converted.prompts)} tokens has {sizes['kv_cache']:,}" if "kv_cache" in sizes else ""
     return [
-        f"converted {M} token{'s' * (M != 1)} into biases of {c.layers} layers in {system}{position}",
+        f"converted {M} token{'s' * (M != 1)} into biases of {c.layers} layers in {system}",
+        *position,
         f"{sizes['biases']:,} bytes of biases{cache}; {seconds:.2f} s",
         *(f"layer {i:3}  {about}" for i, about in enumerate(chosen_memories(request, converted))),
     ]

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> Outcome:
     target = None if options.logits is None else target_file("--logits", options.logits)
     if sys.stdout is None and options.tokens:
         raise OSError("generate: stdout must be open for the text, got a closed one; --tokens 0 writes --logits alone")
-    model, tokenizer, text, inputs = read_inputs(options)
+    model, tokenizer, text, inputs, _ = read_inputs(options)
     if target in inputs:
         raise ValueError(f"--logits: {options.logits} must be a file of its own, not one that is read")
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}

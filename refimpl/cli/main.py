@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from ..errors import find_name, similar
 from ..packages import __version__
 from .output import TRACEBACK, Outcome, complain, escape_controls, one_line, say, standard_streams
 from .signals import SIGNALS, Stopped, ending_signals, held_signals
@@ -46,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(argv: Sequence[str]) -> Outcome:
     """The outcome of a command; of one that could not run, its error."""
     try:
-        options = parser(*argv[:1]).parse_args(argv)
+        if not argv:  # who types the name alone asks what there is: no error
+            return Outcome(0, parser().format_help().rstrip())
+        argv = [find_name(argv[0], COMMANDS), *argv[1:]]
+        options = parser(argv[0]).parse_args(argv)
         outcome: Outcome = options.run(options)
         return outcome
     except SystemExit as stop:  # by argparse, which has printed its text
@@ -102,5 +106,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
             with held_signals():
                 module = importlib.import_module(f"{__package__}.{name}")
             module.add_arguments(parser)
-            parser.set_defaults(run=module.run)
+            parser.set_defaults(run=module.run, command=name)
+    if command not in COMMANDS and not command.startswith("-") and (near := similar(command, sorted(COMMANDS))):
+        top.error(f"did you mean {near!r}? COMMAND must be one of {', '.join(COMMANDS)}, got {command!r}")
     return top

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 
 from ..budget import budget, spend
 from ..errors import printable
-from ..files.checkpoint import load
+from ..files.checkpoint import BiasesAlone, load
 from ..files.disk import LARGEST_TEXT, located, opened, recording
 from ..files.models import read_model
 from ..files.tokenizers import ByteTokenizer, Tokenizer, check_vocabulary, read_tokenizer
@@ -55,6 +56,7 @@ class Inputs(NamedTuple):
     tokenizer: Tokenizer | None
     prompt: Any
     files: frozenset[Path]
+    held_out: Any = None  # the text of --held-out, if it is given
 
 
 def read_inputs(options: argparse.Namespace) -> Inputs:
@@ -63,15 +65,24 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
         Float(options.backend, options.dtype)
     with naming_flags(base="MODEL", limit="--limit"), recording() as files:
         where = {"library": options.backend, "device": options.device}
-        model = read_model(options.model, dtype=options.dtype, **where, limit=options.limit)
+        try:
+            model = read_model(options.model, dtype=options.dtype, **where, limit=options.limit)
+        except ValueError as error:
+            if isinstance(error.__cause__, BiasesAlone):
+                meant = f"refimpl {options.command} MODEL --baked {shlex.quote(options.model)}"
+                problem = "holds biases that `convert` wrote, without the weights of their model"
+                raise ValueError(f"MODEL: {options.model} {problem}; did you mean {meant}?") from error
+            raise
         tokenizer = tokenizer_for(model, options.tokenizer, options.limit)
         if options.baked is not None:
             if model.biases is not None:
                 raise ValueError("--baked: MODEL carries a prompt already; biases go onto the model without it")
             model = load(options.baked, model, limit=options.limit)
         with budget("--prompt", options.limit):
-            prompt = read_prompt(options.prompt, model, tokenizer)
-    return Inputs(model, tokenizer, prompt, frozenset(files))
+            prompt, held_out = read_prompt(options.prompt, model, tokenizer), getattr(options, "held_out", None)
+            if held_out is not None:
+                held_out = read_prompt(held_out, model, tokenizer, source="--held-out", begin=False)
+    return Inputs(model, tokenizer, prompt, frozenset(files), held_out)
 
 
 def tokenizer_for(model: Model, path: str | None, limit: float = 1) -> Tokenizer | None:
@@ -84,15 +95,17 @@ def tokenizer_for(model: Model, path: str | None, limit: float = 1) -> Tokenizer
     return tokenizer
 
 
-def read_prompt(prompt: str, model: Model, tokenizer: Tokenizer | None = None) -> Any:
-    """The token ids or vectors of --prompt.
+def read_prompt(
+    prompt: str, model: Model, tokenizer: Tokenizer | None = None, *, source: str = "--prompt", begin: bool = True
+) -> Any:
+    """The token ids or vectors of --prompt, or of another source.
 
     The prompt is text, or without a tokenizer token ids. @FILE is a file of either, or a .npy file
-    of ids or vectors. If the model carries a text already, this one continues it.
+    of ids or vectors. It continues a text that the model carries already, or if it does not begin.
     """
-    source, text = "--prompt", prompt
+    text, begin = prompt, begin and model.biases is None
     if prompt.startswith("@"):
-        source, path = f"--prompt {prompt}", Path(prompt[1:])
+        source, path = f"{source} {prompt}", Path(prompt[1:])
         with opened(source, path) as (file, size):
             if file.read(6) == b"\x93NUMPY":
                 return read_numbers(source, path, model)
@@ -103,12 +116,11 @@ def read_prompt(prompt: str, model: Model, tokenizer: Tokenizer | None = None) -
             text = data.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"{source}: must be text in UTF-8, or a .npy file: {error}") from error
-    return read_ids(source, text, model) if tokenizer is None else encode(source, text, model, tokenizer)
+    return read_ids(source, text, model) if tokenizer is None else encode(source, text, begin, tokenizer)
 
 
-def encode(source: str, text: str, model: Model, tokenizer: Tokenizer) -> list[int]:
+def encode(source: str, text: str, begin: bool, tokenizer: Tokenizer) -> list[int]:
     """The ids of a text; there must be one or more of them."""
-    begin = model.biases is None
     ids = tokenizer.encode(text, begin=begin)
     if not ids and begin and tokenizer.start is not None:
         return [tokenizer.start]

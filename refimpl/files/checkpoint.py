@@ -64,6 +64,10 @@ def save(path: PathLike, model: Model, *, biases_only: bool = False) -> None:
     write_safetensors(path, tensors, metadata, {name: "BF16" for name in tensors if system.file_dtype == "BF16"})
 
 
+class BiasesAlone(ValueError):
+    """A file holds biases without the weights that they belong to."""
+
+
 def load(
     path: PathLike, base: Model | None = None, *, library: str = "numpy", device: Any = None, limit: float = 1
 ) -> Model:
@@ -122,7 +126,7 @@ def read_contents(contents: Contents, base: Model | None, library: str, device: 
         config.charge()
         if not (names := [name for name in config.shapes if name in tensors]):
             wanted = "the model to which these biases belong, since the file has no weights"
-            raise ValueError(f"`base` must be {wanted}, got None")
+            raise BiasesAlone(f"`base` must be {wanted}, got None")
         system = system_from(metadata["system"], library, device)
         base = Model(config, {name: place(name, contents, system) for name in names})
     elif tensors.keys() & base.config.shapes:

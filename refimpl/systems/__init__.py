@@ -28,18 +28,19 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from typing import Any
 
 import numpy as np
 
 from ..arrays import Array, HostArray
-from ..errors import choose
+from ..errors import choose, find_name
 from .array import ArraySystem, ObjectSystem, System, SystemArray, fractions, refuse_masked, require, seed_of
 from .balls import balls
 from .degrees import Degrees
 from .dependencies import Dependencies
 from .dual import Dual
 from .finite_field import GF, is_prime
-from .floats import Float, wide_floats
+from .floats import FILE_DTYPES, LIBRARIES, Float, read_dtype, wide_floats
 from .formats import round_to
 from .multiprecision import MP
 from .rational import QQ
@@ -51,8 +52,14 @@ __all__ += ["ArraySystem", "ObjectSystem", "System", "SystemArray", "system", "s
 __all__ += ["floats", "fractions", "is_prime", "refuse_masked", "require", "round_to", "seed_of"]
 
 
-def system(name: str) -> System:
+# What people write for a word of a label, beside its other cases
+ALSO = {"QQ": "Q", "MP": "mpmath", "Fraction": "Q", "fractions": "Q"}
+
+
+def system(name: Any) -> System:
     """A system by label: "Q", "GF(10007)", "mpmath(50)", "torch bfloat16", "rounded(float16)" ...
+
+    name : a label, in any case; or a dtype, as in Float: torch.float32, "fp32" ...
 
     >>> system("GF(10007)").convert([-1])
     GF(10007)([10006])
@@ -60,11 +67,18 @@ def system(name: str) -> System:
     ℚ([3602879701896397/36028797018963968])
     """
     if not isinstance(name, str):
-        raise TypeError(f"system: `name` must be a str such as 'Q', got {type(name).__name__}")
+        if read_dtype(name) is None:
+            raise TypeError(f"system: `name` must be a str such as 'Q', or a dtype, got {type(name).__name__}")
+        return Float(name)
     word, _, argument = name.strip().removesuffix(")").partition("(")
-    known, words = classes_by_word(), word.replace(" on ", " ").split()
+    known, (kind, _, device) = classes_by_word(), word.partition(" on ")
+    if (alone := read_dtype(kind)) and alone[1] in FILE_DTYPES and word not in known:
+        return Float(kind, device=device.strip() or None)
+    words = [*kind.split(), *device.split()]
     if word not in known and len(words) in (2, 3):  # library, dtype and perhaps device
-        return Float(*words)
+        return Float(find_name(words[0], (*LIBRARIES, "jax")), *words[1:])
+    word = find_name(word.strip(), (*known, *ALSO))
+    word = ALSO.get(word, word)
     choose("system", "name", word, known)
     return known[word].from_label(word, argument)
 

@@ -235,14 +235,59 @@ def dtype_name(dtype: Any) -> str:
     return str(getattr(dtype, "__name__", dtype)).split(".")[-1]
 
 
+# What people write for a dtype, and for the library before it; NumPy's dtypes serve every library.
+SHORT = {"fp64": "float64", "f64": "float64", "double": "float64", "fp32": "float32", "f32": "float32"}
+SHORT |= {"single": "float32", "fp16": "float16", "f16": "float16", "half": "float16", "bf16": "bfloat16"}
+PREFIXES = {"torch": "torch", "jax": "jax.numpy", "jax.numpy": "jax.numpy", "jnp": "jax.numpy", "cupy": "cupy"}
+PREFIXES |= {"cp": "cupy", "array_api_strict": "array_api_strict", "numpy": "", "np": "", "ml_dtypes": "", "": ""}
+
+
+def read_dtype(dtype: Any) -> tuple[str, str] | None:
+    """Of a dtype as people write it: its library, or "" if it serves each, and its name; else None.
+
+    >>> [read_dtype(x) for x in ("float32", "FP32", np.float32, np.dtype("float32"))]
+    [('', 'float32'), ('', 'float32'), ('', 'float32'), ('', 'float32')]
+    >>> read_dtype("torch.float32")
+    ('torch', 'float32')
+    """
+    root = type(dtype).__module__.split(".")[0]
+    if isinstance(dtype, np.dtype):
+        dtype = dtype.name
+    elif isinstance(dtype, type) and issubclass(dtype, float | np.generic):
+        dtype = "float64" if dtype is float else dtype.__name__
+    elif root in ("torch", "jax", "array_api_strict") and "dtype" in (type(dtype).__name__.lower(), *dir(dtype)):
+        dtype = f"{root}.{dtype_name(dtype)}"
+    if not isinstance(dtype, str):
+        return None
+    prefix, _, name = dtype.strip().rpartition(".")
+    if prefix not in PREFIXES:
+        return "", dtype
+    return PREFIXES[prefix], SHORT.get(name.lower(), name.lower() if name.lower() in FORMATS else name)
+
+
 class Float(System):
-    """Floats of a library: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`."""
+    """Floats of a library: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`.
+
+    dtype : a name, or a dtype of the library or of NumPy; None is "float64". It may stand alone, as
+            in `Float("float32")` and `Float(torch.float32)`
+    """
 
     words = ("float64", "float32", "float16")
 
-    def __init__(self, library: str = "numpy", dtype: str = "float64", device: Any = None) -> None:
+    def __init__(self, library: Any = "numpy", dtype: Any = None, device: Any = None) -> None:
+        alone = read_dtype(library) if dtype is None else None
+        if alone and (alone[1] in FILE_DTYPES or not isinstance(library, str)):
+            library, dtype = alone[0] or "numpy", alone[1]
         library = "jax.numpy" if isinstance(library, str) and library == "jax" else library
         choose("Float", "library", library, LIBRARIES)
+        given, found = dtype, read_dtype("float64" if dtype is None else dtype)
+        if found is None:
+            raise TypeError(f"Float: `dtype` must be a dtype or a name such as 'float32', got {brief(dtype)}")
+        of, dtype = found
+        if of and of != library:
+            raise ValueError(
+                f"Float: `dtype` must be of {library}, got {brief(given)}; {dtype!r} is right for each library"
+            )
         try:
             module = importlib.import_module(library)
         except ImportError as error:
@@ -252,15 +297,14 @@ class Float(System):
             device = importlib.import_module("jax").devices(device)[0] if jax else module.Device(device)
         if library == "numpy" and not (device is None or (isinstance(device, str) and device == "cpu")):
             raise ValueError(f"Float: `device` must be 'cpu' or None for NumPy, got {brief(device)}")
-        if not isinstance(dtype, str):
-            raise TypeError(f"Float: `dtype` must be a name such as 'float32', got {brief(dtype)}")
         xp = array_namespace(module.zeros(0))
         wanted, floating = getattr(module, dtype, None), False
         with suppress(TypeError, AttributeError):
             got = cast(Any, xp).result_type(wanted)  # JAX may give less
             floating = wanted is not None and xp.isdtype(got, ("real floating", "complex floating"))
         if not floating:
-            raise ValueError(f"Float: {library} has no floating dtype {printable(repr(dtype))}")
+            advice = "; torch and JAX have it, and Rounded models it" * (dtype == "bfloat16")
+            raise ValueError(f"Float: {library} has no floating dtype {printable(repr(dtype))}{advice}")
         if got != wanted:
             raise ValueError(f"Float: {library} makes {got} of {dtype!r} here; for JAX, set jax_enable_x64 first")
         self._set(xp, wanted, device, library)

@@ -17,7 +17,7 @@ import numpy as np
 from ..arrays import HostArray
 from ..errors import choose
 from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions, generator
-from .floats import host_angles
+from .floats import host_angles, read_dtype
 from .formats import FORMATS, nearest, round_to
 
 POINTS = ("elementwise", "sums")
@@ -28,7 +28,8 @@ class Rounded(ArraySystem):
     ways = ("probe", "oracle")
     dtypes = (np.dtype(np.float64),)
 
-    def __init__(self, format: str, points: tuple[str, ...] = POINTS) -> None:
+    def __init__(self, format: Any, points: tuple[str, ...] = POINTS) -> None:
+        format = (read_dtype(format) or ("", format))[1]
         choose("Rounded", "format", format, FORMATS)
         if not isinstance(points, tuple | list):
             raise TypeError(f"Rounded: `points` must be a tuple, got {type(points).__name__}")

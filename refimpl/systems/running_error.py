@@ -30,7 +30,7 @@ import numpy as np
 from ..arrays import HostArray
 from ..errors import NotDefined, choose
 from .array import ArraySystem, Frequencies, Planes, SystemArray, elementwise, fractions, generator
-from .floats import host_angles, quiet, wide_floats
+from .floats import host_angles, quiet, read_dtype, wide_floats
 from .formats import FORMATS, nearest, round_to
 
 # Errors are float64 too. UP covers the rounding of the few operations that form one; a sum of K
@@ -44,7 +44,8 @@ NARROW = dict.fromkeys(ULPS, 1)  # of float16 and bfloat16
 class RunningError(ArraySystem):
     """Overflow and undefined results show as an error of inf; NumPy's warnings are silenced."""
 
-    def __init__(self, dtype: str = "float64") -> None:
+    def __init__(self, dtype: Any = "float64") -> None:
+        dtype = (read_dtype(dtype) or ("", dtype))[1]
         choose("RunningError", "dtype", dtype, ("float64", "float32", "float16", "bfloat16"))
         bits, low, high = FORMATS[dtype]
         # NumPy has no bfloat16. float64 keeps to the standard model of bfloat16 too.

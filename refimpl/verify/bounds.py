@@ -29,13 +29,13 @@ from ..checks import check_kinds, check_shape, check_type
 from ..errors import brief
 from ..systems import QQ, SystemArray, fractions
 from ..systems.array import elementwise, host
-from ..systems.floats import dtype_name, quiet
+from ..systems.floats import quiet, read_dtype
 from ..systems.formats import FORMATS
 
 
 def unit_roundoff(dtype: Any) -> Fraction:
     """u = 2^−p for p significant bits; of a dtype of any library, or its name."""
-    name = "" if isinstance(dtype, list | tuple | dict) else dtype_name(dtype)
+    _, name = read_dtype(dtype) or ("", "")
     if name not in FORMATS:
         raise ValueError(f"unit_roundoff: `dtype` must be one of {', '.join(FORMATS)}, got {brief(dtype)}")
     return Fraction(1, 2 ** FORMATS[name][0])

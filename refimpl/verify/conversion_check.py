@@ -30,9 +30,10 @@ from ..attention.feature_maps import Kernel
 from ..attention.linear_attention import State, linear_attention, linear_attention_chunked
 from ..attention.rope import Rope, angle_table, power_table
 from ..attention.softmax_attention import concatenate
-from ..checks import check_flag, check_integer, check_scalar, check_type
+from ..checks import check_flag, check_integer, check_scalar, check_token_ids, check_type
 from ..errors import NotDefined, choose
 from ..model.attention_layers import Config
+from ..model.generation import generate
 from ..model.transformer import AttentionCall, Model, Pass, check_text, embed, run_layers, token_vectors, unembed
 from ..prompt.conversion import piece_length
 from ..systems import Float, RunningError, System, system_of
@@ -102,20 +103,28 @@ class ConversionCheck:
         return data
 
 
-def held_out(model: Model, after: int, tokens: int, seed: int) -> Any:
-    """A text drawn from the seed that fits after a prompt of `after` tokens.
+def held_out(model: Model, prompt: Any, tokens: int, seed: int) -> tuple[Any, str]:
+    """A text that fits after the prompt, drawn from the seed; and what it is, in words.
 
+    It is what the model itself writes there, at temperature 1; of a batch of prompts, after the
+    first. Vectors are uniform, and ids too if the numbers have no order, or the prompt no ids.
     Since attention is causal, every prefix of the text is tested as an input too.
     """
     c = model.config
+    ids = check_token_ids("held_out", "prompt", prompt, c.vocabulary) if c.vocabulary else None
+    after = np.shape(prompt)[-2] if ids is None else ids.shape[-1]
     n = min(tokens, c.table - model.position - after) if c.table else tokens
     if n < 1:
         table = f"the table of {c.table} absolute positions"
         raise ValueError(f"held_out: {table} must have room for `tokens` after the prompt, got none")
-    own = seed_of("held out", seed)
-    if c.vocabulary:
-        return np.random.default_rng(own).integers(0, c.vocabulary, n)
-    return system_of(model.like).random((n, c.width), own)
+    own, system = seed_of("held out", seed), system_of(model.like)
+    if not c.vocabulary:
+        return system.random((n, c.width), own), f"{n} random vectors of seed {seed}"
+    if ids is None or not ids.size or "ordered" not in system.can or model(ids.reshape(-1)[:1]).ndim != 2:
+        return np.random.default_rng(own).integers(0, c.vocabulary, n), f"{n} random tokens of seed {seed}"
+    first = ids.reshape(-1, after)[0]
+    text = np.array([*generate(model, first, n, temperature=1, seed=own)])
+    return text, f"{n} tokens that the model wrote after the prompt, seed {seed}"
 
 
 @quiet()

@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import choose
+from ..errors import choose, find_name
 from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, is_prime, seed_of, system
 from ..systems.finite_field import FiniteField
 from . import theorems
@@ -62,6 +62,7 @@ def tasks(names: Sequence[str], systems: Sequence[System] | None, *, full: bool,
 
     By default, shapes that people use are also checked modulo P, where products are fast.
     """
+    names = [find_name(name, THEOREMS) if isinstance(name, str) else name for name in names]
     for name in names:
         choose("verify", "NAME", name, THEOREMS)
     chosen = systems is not None

@@ -220,20 +220,20 @@ VALUE_ERRORS: Table = {
     "Rope: `positions` must have one entry per token, 5, got 2": lambda: Rope(table(2))(q, [0, 1]),
     "Rope: `x` must have shape (..., tokens, features), got (3,)": lambda: Rope(table(2))(a(3), [0]),
     # Names
-    "linear_attention: `mask` must be one of causal, full, got 'casual'; did you mean 'causal'?": lambda: la(
+    "linear_attention: did you mean 'causal'? `mask` must be one of causal, full, got 'casual'": lambda: la(
         q, k, v, mask="casual"
     ),
-    "Rope: `layout` must be one of half, interleaved, got 'halves'; did you mean 'half'?": lambda: Rope(
+    "Rope: did you mean 'half'? `layout` must be one of half, interleaved, got 'halves'": lambda: Rope(
         table(2), "halves"
     ),
-    "rotate: `layout` must be one of half, interleaved, got 'interleave'; did you mean 'interleaved'?": lambda: (
+    "rotate: did you mean 'interleaved'? `layout` must be one of half, interleaved, got 'interleave'": lambda: (
         ri.rotate(q, a(n, 1), a(n, 1), layout="interleave")
     ),
-    "Rope: `placement` must be one of after, before, got 'befor'; did you mean 'before'?": lambda: Rope(
+    "Rope: did you mean 'before'? `placement` must be one of after, before, got 'befor'": lambda: Rope(
         table(2), placement="befor"
     ),
     "Rope: `placement` must be one of after, before, got None": lambda: Rope(table(2), placement=None),
-    (f"feature_map: `name` must be one of {FEATURE_MAPS}, got 'rleu'; did you mean 'relu'?"): lambda: la(
+    (f"feature_map: did you mean 'relu'? `name` must be one of {FEATURE_MAPS}, got 'rleu'"): lambda: la(
         q, k, v, ri.Kernel("rleu")
     ),
     # Sizes
@@ -286,9 +286,9 @@ VALUE_ERRORS: Table = {
         q, 2, frequencies=[1e60]
     )([1]),
     # Feature maps by name
-    (
-        f"feature_map: `name` must be one of {FEATURE_MAPS}, got 'polynomial(x)'; did you mean 'polynomial(2)'?"
-    ): lambda: ri.feature_map("polynomial(x)"),
+    (f"feature_map: did you mean 'polynomial(2)'? `name` must be one of {FEATURE_MAPS}, got 'polynomial(x)'"): lambda: (
+        ri.feature_map("polynomial(x)")
+    ),
     # Memories
     "write: `v` must have shape (..., 5, values) to match `y`, got (4, 2)": lambda: write(directions, k, a(4, m)),
     "write: `y` must have shape (..., tokens, width), got (3,)": lambda: write(directions, k[0], a(4, m)),

@@ -22,7 +22,7 @@ def rf(kind="positive", r=4, d=3, *, seed=0, system=F, a=None):
 
 
 VALUE_ERRORS: Table = {
-    f"RandomFeatures: `kind` must be one of {NAMES}, got 'positiv'; did you mean 'positive'?": lambda: RandomFeatures(
+    f"RandomFeatures: did you mean 'positive'? `kind` must be one of {NAMES}, got 'positiv'": lambda: RandomFeatures(
         "positiv", omega
     ),
     "RandomFeatures: `omega` must be None for taylor, got a value of type ndarray": lambda: RandomFeatures(
@@ -48,7 +48,7 @@ VALUE_ERRORS: Table = {
     "RandomFeatures: `x` must have shape (..., tokens, 3) to match `omega`, got (3,)": lambda: phi.log(x3),
     "RandomFeatures: `x` must have shape (..., tokens, width), got (3,)": lambda: taylor(x3),
     "RandomFeatures.rotated: `by` must be an integer, got 1.5": lambda: phi.rotated(before, 1.5),
-    f"random_features: `kind` must be one of {NAMES}, got 'favor'; did you mean 'favor++'?": lambda: rf("favor"),
+    f"random_features: did you mean 'favor++'? `kind` must be one of {NAMES}, got 'favor'": lambda: rf("favor"),
     "random_features: `d` must be an integer ≥ 1, got 0": lambda: rf(d=0),
     "random_features: `d` must be an integer ≥ 2, got 1": lambda: rf("simplex", d=1),
     "random_features: `seed` must be an integer ≥ 0, got -1": lambda: rf(seed=-1),

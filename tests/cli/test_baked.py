@@ -291,7 +291,7 @@ def test_a_memory_goes_all_the_way(tmp_path: Path, capsys: Any) -> None:
         "--out",
         baked,
     )
-    pattern = r"relative logit error ([^,]+), next-token agreement [^;]+%; with the prompt dropped ([^,]+), "
+    pattern = r"relative logit error ([^,]+), next-token agreement [^;]+%\nwith the prompt dropped ([^,]+), "
     error, without = map(float, re.search(pattern, said).groups())  # type: ignore[union-attr]
     assert 1e-6 < error < without and said.endswith("is written\n")
     text = here(capsys, "generate", *common, "--baked", baked, "--prompt", " was", "--tokens", "40")

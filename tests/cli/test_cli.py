@@ -45,6 +45,27 @@ def test_help(capsys):
     assert status == 0 and all(flag in out for flag in flags)
 
 
+def test_the_name_alone_asks_for_help(capsys):
+    assert run(capsys) == run(capsys, "--help") and run(capsys)[0] == 0
+
+
+def test_a_command_in_any_case_and_one_that_is_mistyped(capsys):
+    assert run(capsys, "Verify", *FEW)[0] == 0
+    status, out, err = run(capsys, "verfy")
+    said = "refimpl: error: did you mean 'verify'? COMMAND must be one of verify, convert, "
+    assert (status, out) == (2, "") and said in err
+    assert "did you mean" not in run(capsys, "xyzzy")[2]
+
+
+def test_names_are_taken_in_any_case(capsys, tmp_path):
+    systems = [word for name in ("q", "gf(10007)", "FP32") for word in ("--system", name)]
+    argv = ["verify", "ROPE-Layouts", "rope_layouts", *systems, "--json", str(tmp_path / "c")]
+    assert run(capsys, *argv)[0::2] == (0, "")
+    found = [(r["theorem"], r["system"]) for r in json.loads((tmp_path / "c").read_text())["results"]]
+    assert found == [("rope_layouts", name) for name in ("Q", "GF(10007)", "float32")]
+    assert run(capsys, "verify", "exact_probes", "--backend", "NumPy")[0] == 0
+
+
 def test_version(capsys):
     assert run(capsys, "--version")[:2] == (0, f"refimpl {ri.__version__}\n")
 
@@ -55,7 +76,7 @@ def test_as_a_module():
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["verfy"], ["verify", "--quick", "--full"], ["verify", "--seed", "x"], ["doctor", "--full"]]
+    "argv", [["xyzzy"], ["verfy"], ["verify", "--quick", "--full"], ["verify", "--seed", "x"], ["doctor", "--full"]]
 )
 def test_a_command_line_that_means_nothing(argv, capsys):
     status, _, err = run(capsys, *argv)
@@ -129,7 +150,7 @@ def test_a_planted_bug_exits_1_and_names_the_shape(capsys, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["quadratic_eq_sums"], "did you mean 'quadratic_eq_sum'?"),
+        (["quadratic_eq_sums"], "verify: did you mean 'quadratic_eq_sum'? NAME must be"),
         (["--system", "flota64"], "did you mean 'float64'?"),
         (["--system", "GF(8)"], "p must be a prime"),
         (["--system", f"GF({'9' * 5000})"], "must have an integer of at most 20 digits in its brackets"),

@@ -82,8 +82,9 @@ def test_help(capsys):
 def test_what_it_writes_and_says(room, capsys):
     status, out, err = run(capsys, "m", "--prompt", "3 1,4\n1, 5", "--out", "b")
     assert (status, err) == (0, "")
-    first, second, last = out.splitlines()
-    assert first == "converted 5 tokens into biases of 2 layers in numpy float64: the input is read from position 0 on"
+    first, position, second, last = out.splitlines()
+    assert first == "converted 5 tokens into biases of 2 layers in numpy float64"
+    assert position == "the input is read from position 0 on" and all(len(line) < 80 for line in out.splitlines())
     assert second.startswith("128 bytes of biases; a KV cache of 5 tokens has 400; ") and second.endswith(" s")
     assert last == "b is written"
     assert same(load("b", model()), convert(model(), PROMPT))
@@ -114,13 +115,13 @@ def test_flags_that_say_how(flags, options, room, capsys):
 def test_whole(room, capsys):
     assert run(capsys, "m", "--prompt", "3 1 4 1 5", "--out", "w", "--whole")[0] == 0
     assert same(load("w"), convert(model(), PROMPT)) and digest(load("w")) == digest(model())
-    assert run(capsys, "w", "--prompt", "6", "--out", "w", "--whole")[0] == 0
+    assert run(capsys, "w", "--prompt", "6", "--out", "w", "--whole", "--force")[0] == 0
     assert same(load("w"), convert(convert(model(), PROMPT), [6]))
 
 
 def test_on_top_of_what_was_baked_before(room, capsys):
     assert run(capsys, "m", "--prompt", "3 1 4", "--out", "b")[0] == 0
-    status, out, _ = run(capsys, "m", "--prompt", "1 5", "--baked", "b", "--out", "b", "--check")
+    status, out, _ = run(capsys, "m", "--prompt", "1 5", "--baked", "b", "--out", "b", "--check", "--force")
     assert status == 0 and "converted 2 tokens" in out and "a KV cache of 5 tokens" in out
     assert same(load("b", model()), convert(convert(model(), [3, 1, 4]), [1, 5]))
     status, out, _ = run(capsys, "m", "--prompt", "1", "--baked", "m", "--out", "b")
@@ -150,8 +151,9 @@ def test_vectors_from_files(system, room, capsys):
 def test_exact_fields_are_checked_by_equality(room, capsys):
     save("g", model(RATIONAL, GF(2**61 - 1)))
     status, out, _ = run(capsys, "g", "--prompt", "3 1 4", "--out", "b", "--check", "--strength", "2/3")
-    assert status == 0 and out.splitlines()[2:] == [
-        "against the prompted model by linear_attention, on 16 tokens of seed 0:",
+    assert status == 0 and out.splitlines()[3:] == [
+        "checked on 16 random tokens of seed 0,",
+        "against the prompted model by linear_attention:",
         "layer   0  EXACT",
         "layer   1  EXACT",
         "end to end  equal",
@@ -177,7 +179,7 @@ def test_torch_has_bfloat16(room, capsys):
     assert run(capsys, "t", "--prompt", "3 1", "--out", "b", "--backend", "torch", "--device", "cpu")[0] == 0
     save("v", model(VECTORS, Float("torch", "bfloat16")))
     np.save("x.npy", np.ones((2, 4), np.float32))
-    assert run(capsys, "v", "--prompt", "@x.npy", "--out", "b", "--backend", "torch")[0] == 0
+    assert run(capsys, "v", "--prompt", "@x.npy", "--out", "v.b", "--backend", "torch")[0] == 0
 
 
 def test_jax_has_float64(room):
@@ -189,8 +191,82 @@ def test_jax_has_float64(room):
 
 
 def test_seed(room, capsys):
-    shown = [run(capsys, "m", "--prompt", "3 1 4", "--out", "b", "--check", "--seed", seed)[1] for seed in "01"]
-    assert "of seed 1:" in shown[1] and shown[0].split("seed")[1][2:] != shown[1].split("seed")[1][2:]
+    shown = [run(capsys, "m", "--prompt", "3 1 4", "--out", seed, "--check", "--seed", seed)[1] for seed in "01"]
+    assert "on 16 tokens that the model wrote after the prompt, seed 1,\n" in shown[1]
+    assert shown[0].split("seed")[1][2:] != shown[1].split("seed")[1][2:]
+
+
+def test_the_text_of_the_check_is_what_the_model_writes(room, capsys, monkeypatch):
+    """Of a softmax model that all but repeats its last id, the text is that id, not any other."""
+    save("s", loud := replace(model(SOFTMAX), weights=model(SOFTMAX).weights | {"embedding": 9 * np.eye(7, 4)}))
+    written = list(ri.generate(loud, PROMPT, 16, temperature=1, seed=ri.systems.seed_of("held out", 0)))
+    seen = []
+    monkeypatch.setattr(cli_convert, "fidelity", lambda *args, **how: seen.append([*args[3]]) or fidelity(*args, **how))
+    assert run(capsys, "s", "--prompt", "3 1 4 1 5", "--out", "b", "--check")[0] == 0
+    likely = [np.argmax(row) for row in loud([*PROMPT, *written])[len(PROMPT) - 1 : -1]]
+    assert seen == [written] and sum(a == b for a, b in zip(likely, written, strict=True)) >= 8
+
+
+def test_what_the_text_of_the_check_is():
+    """Of a batch it follows the first prompt; where nothing can be drawn it is uniform."""
+    words = "4 tokens that the model wrote after the prompt, seed 0"
+    alone, said = held_out(model(), PROMPT, 4, 0)
+    assert said == words and np.array_equal(held_out(model(), [PROMPT, PROMPT[::-1]], 4, 0)[0], alone)
+    assert held_out(model(), np.array(PROMPT, np.uint8), 4, 1)[0].tolist() != alone.tolist()
+    batched = convert(model(), [[1, 2], [2, 1]])
+    field, none, vectors = (model(RATIONAL, GF(10007)), PROMPT), (model(), []), (model(), np.ones((2, 4)))
+    for m, prompt in (field, (batched, PROMPT), none, vectors):
+        text, said = held_out(m, prompt, 4, 0)
+        assert said == "4 random tokens of seed 0" and text.shape == (4,) and 0 <= text.min() <= text.max() < 7
+
+
+@pytest.mark.parametrize("source", ["2 6", "@text", "@ids.npy"])
+def test_the_check_on_a_text_of_ones_own(source, room, capsys, monkeypatch):
+    (room / "text").write_text("2 6")
+    np.save("ids.npy", np.array([2, 6]))
+    seen = []
+    real = cli_convert.check_conversion
+    monkeypatch.setattr(
+        cli_convert, "check_conversion", lambda *args, **how: seen.append([*args[3]]) or real(*args, **how)
+    )
+    status, out, _ = run(capsys, "m", "--prompt", "3 1", "--out", "b", "--check", "--held-out", source)
+    assert status == 0 and "checked on 2 tokens of --held-out,\n" in out and seen == [[2, 6]]
+
+
+def test_a_text_of_ones_own_does_not_begin_anew(room, capsys):
+    models = folder("stories260K.bin", "tok512.bin")
+    words = [str(models / "stories260K.bin"), "--tokenizer", str(models / "tok512.bin"), "--out", "b", "--check"]
+    status, out, _ = run(capsys, *words, "--prompt", "Once upon a time", "--held-out", ", there was a girl")
+    n = len(read_tokenizer(words[2]).encode(", there was a girl", begin=False))
+    assert status == 0 and f"checked on {n} tokens of --held-out,\nagainst" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        *(("50000", 50000), ("50KB", 50000), ("50 kb", 50000), ("50K", 50000), ("50KiB", 51200), ("50ki", 51200)),
+        *(("1.5MB", 1500000), ("2GiB", 2**31), ("1TB", 10**12), ("7B", 7), ("0.5KiB", 512)),
+    ],
+)
+def test_sizes(text, size):
+    assert cli_convert.read_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "KB", "1.5", "0.0001KB", "-1", "1e3", "50XB", "½", "١", "1/3", "9" * 40, "inf"])
+def test_what_is_no_size(text, room, capsys):
+    status, _, err = run(capsys, "m", "--prompt", "1", "--out", "b", "--by", "best", f"--budget={text}")
+    said = "error: argument --budget: must be a whole number of bytes such as 50000, 50KB (50,000), 50KiB (51,200), "
+    assert status == 2 and f"{said}1.5MB or 2GiB, got " in err
+
+
+def test_a_file_is_replaced_only_by_force(room, capsys, monkeypatch):
+    (room / "b").write_bytes(b"mine")
+    argv = ["m", "--prompt", "3", "--out", "b"]
+    with monkeypatch.context() as patch:
+        patch.setattr(cli_convert, "convert", lambda *args, **options: pytest.fail("the work was begun"))
+        said = "refimpl: --out: b must be a new file, and exists already; --force replaces it\n"
+        assert run(capsys, *argv) == (2, "", said) and (room / "b").read_bytes() == b"mine"
+    assert run(capsys, *argv, "--force")[0] == 0 and load("b", model()).prompts == (1,)
 
 
 def test_json(room, capsys):
@@ -217,12 +293,12 @@ def test_json(room, capsys):
     )
     assert data["bytes"] == {"biases": 128, "kv_cache": 240} and data["check"]["verdict"] == "WITHIN BOUND"
     assert [c["layer"] for c in data["check"]["layers"]] == [0, 1] and 0 < data["check"]["difference"] < 1e-13
-    assert run(capsys, "m", "--prompt", "3", "--out", "b", "--json", "j")[0] == 0
+    assert run(capsys, "m", "--prompt", "3", "--out", "b", "--force", "--json", "j")[0] == 0
     assert json.loads((room / "j").read_text())["check"] is None
 
 
 def test_progress_only_on_a_terminal(room, capsys, monkeypatch):
-    assert run(capsys, "m", "--prompt", "3", "--out", "b", "--check")[2] == ""
+    assert run(capsys, "m", "--prompt", "3", "--out", "a", "--check")[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     err = run(capsys, "m", "--prompt", "3", "--out", "b", "--check")[2]
@@ -239,7 +315,7 @@ def test_a_long_prompt_is_checked_by_the_quadratic_form(room, capsys, monkeypatc
         cli_convert, "check_conversion", lambda *args, definition, **options: seen.append(definition) or FINE
     )
     for n in (64, 65):
-        assert run(capsys, "m", "--prompt", "1 " * n, "--out", "b", "--check")[0] == 0
+        assert run(capsys, "m", "--prompt", "1 " * n, "--out", f"{n}", "--check")[0] == 0
     assert seen == [ri.linear_attention, ri.linear_attention_quadratic]
 
 
@@ -257,7 +333,7 @@ def test_absolute_positions_go_on_where_the_prompt_ended(room, capsys):
     for config in (TABLE, replace(SOFTMAX, rope=None, table=9)):
         save("p", model(config))
         for flags in ([], ["--keep-positions"]):
-            status, out, _ = run(capsys, "p", "--prompt", "3 1 4", "--out", "b", "--check", *flags)
+            status, out, _ = run(capsys, "p", "--prompt", "3 1 4", "--out", "b", "--check", "--force", *flags)
             assert status == 0 and "the input is read from position 3 on" in out
             found = load("b", load("p"))([1, 5])
             assert found == pytest.approx(model(config)([3, 1, 4, 1, 5])[3:], abs=1e-12)
@@ -269,13 +345,14 @@ def test_fidelity_is_measured_where_no_bound_is_derived(kind, room, capsys):
     prompt = "3 1 4 1 5" if kind == "cache" else "\3\1\4\1\5"
     status, out, err = run(capsys, "s", "--prompt", prompt, "--out", "b", "--check", "--seed", "3", "--json", "j")
     assert (status, err) == (0, "") and re.fullmatch(
-        r"converted 5 tokens into biases of 2 layers in numpy float64(: the input is read from position 0 on)?\n"
+        r"converted 5 tokens into biases of 2 layers in numpy float64\n(the input is read from position 0 on\n)?"
         r"[\d,]+ bytes of biases(; a KV cache of 5 tokens has [\d,]+)?; \d\.\d\d s\n"
-        r"against the prompted model, on 16 tokens of seed 3: relative logit error \d\.?\d*e-1[5-9], "
-        r"next-token agreement 100.0%; "
+        r"checked on 16 tokens that the model wrote after the prompt, seed 3,\nagainst the prompted model:\n"
+        r"relative logit error \d\.?\d*e-1[5-9], "
+        r"next-token agreement 100.0%\n"
         r"with the prompt dropped 0\.\d+, \d+\.\d%\n"
-        r"against wider floats: converted \d\.?\d*e-1\d off, prompted \d\.?\d*e-1\d; "
-        r"more than 10 times the prompted error would fail\n"
+        r"against wider floats: converted \d\.?\d*e-1\d off, prompted \d\.?\d*e-1\d\n"
+        r"\(more than 10 times the prompted error would fail\)\n"
         r"b is written\n",
         out,
     )
@@ -330,7 +407,7 @@ def test_no_file_that_is_read_is_written_over(room, capsys):
         and (room / "b").read_bytes() == before
     )
     assert (
-        run(capsys, "m", "--prompt", "1", "--out", "b", "--baked", "b")[0] == 0
+        run(capsys, "m", "--prompt", "1", "--out", "b", "--force", "--baked", "b")[0] == 0
     )  # one on top of the other, in its place
 
 
@@ -417,12 +494,12 @@ def test_worse_than_without_the_prompt_exits_1_and_writes_nothing(room, capsys, 
 
 def test_memories(room, capsys):
     save("s", model(SOFTMAX))
-    prompt = ["--prompt", "3 1 4 1 5 2 6 5 3 5", "--out", "b"]
+    prompt = ["--prompt", "3 1 4 1 5 2 6 5 3 5", "--out", "b", "--force"]
     for flags, maker in (
         (["--by", "clusters", "--features", "3"], Compression("clusters", 3)),
         (["--by", "positive", "--features", "4", "--seed", "5"], Compression("positive", 4, 5)),
         (["--by", "taylor"], Compression("taylor")),
-        (["--by", "best", "--budget", "2000"], Best(budget=1000)),
+        (["--by", "Best", "--budget", "2KB"], Best(budget=1000)),
         (["--by", "best", "--budget", "600"], Best(budget=300)),  # the cache has more bytes
         (["--by", "best", "--error", "0.1", "--strength", "2"], Best(error=0.1)),
     ):
@@ -447,7 +524,7 @@ def test_a_text_and_its_tokenizer(room, capsys):
     baked = load("b", m)
     assert same_tokens(baked, convert(m, first)) and len(first) == 5
     assert (
-        run(capsys, name, *words, ", there", "--baked", "b", "--out", "b", "--dtype", "float32")[0] == 0
+        run(capsys, name, *words, ", there", "--baked", "b", "--out", "b", "--force", "--dtype", "float32")[0] == 0
     )  # which does not begin anew
     assert same_tokens(load("b", m), convert(baked, second)) and second[0] != 1
     assert run(capsys, name, *words, "Once", "--baked", "b", "--out", "c")[2].endswith(
@@ -527,7 +604,8 @@ def npy(shape, data=b""):
         (["foreign", "--prompt", "1"], "rwkv.cpp's .bin, got tensors x"),
         (
             ["alone", "--prompt", "1"],
-            "load: alone: MODEL must be the model to which these biases belong, since the file has no weights",
+            "MODEL: alone holds biases that `convert` wrote, without the weights of their model; "
+            "did you mean refimpl convert MODEL --baked alone?",
         ),
         (["m", "--prompt", "1", "--baked", "other"], "another model, or changed"),
         (
@@ -565,7 +643,7 @@ def npy(shape, data=b""):
         ),
         (
             ["sv", "--prompt", "@right", "--check"],
-            "fidelity: MODEL must have a vocabulary, and --prompt and `text` be token ids of it",
+            "fidelity: MODEL must have a vocabulary, and --prompt and --held-out be token ids of it",
         ),
         (
             ["r", "--prompt", "x", "--strength", "2"],
@@ -580,6 +658,28 @@ def npy(shape, data=b""):
         (["over", "--prompt", "1"], "layer 0: transformer: its output overflows numpy float64: nan or inf at token 0"),
         (
             ["m", "--prompt", "@text", "--out", "text"],
+            "--out: text must be a file of its own, neither one that is read nor that of --json",
+        ),
+        (
+            ["m", "--prompt", "1", "--out", "other"],
+            "--out: other must be a new file, and exists already; --force replaces it",
+        ),
+        (["m", "--prompt", "1", "--held-out", "2"], "--held-out needs --check, which compares the models on it"),
+        (
+            ["p", "--prompt", "1 2 3", "--check", "--held-out", "1 " * 7],
+            "--held-out: must have at most 6 tokens, for a table of 9 positions, got 7",
+        ),
+        (
+            ["m", "--prompt", "1", "--check", "--held-out", "7"],
+            "check_conversion: --held-out must hold ids from 0 to 6, got 7 at token 0",
+        ),
+        (["m", "--prompt", "1", "--check", "--held-out", "@none"], "--held-out @none: cannot read none: no such file"),
+        (
+            ["m", "--prompt", "1", "--check", "--held-out", "@hollow"],
+            "--held-out: must have a token or more to compare, got none",
+        ),
+        (
+            ["m", "--prompt", "1", "--out", "text", "--force", "--check", "--held-out", "@text"],
             "--out: text must be a file of its own, neither one that is read nor that of --json",
         ),
         (["m", "--prompt", "1", "--json", "m"], "--json: m must be a file of its own, not one that is read"),
@@ -627,6 +727,7 @@ def test_could_not_run(argv, message, room, capsys):
         "words": np.array(["a"]),
         "wide": np.ones((3, 5)),
         "right": np.ones((3, 4)),
+        "hollow": np.zeros(0, int),
     }
     for name, x in contents.items():
         with open(name, "wb") as file:
@@ -796,9 +897,10 @@ def test_the_model_may_carry_a_prompt_already():
 
 def test_absolute_positions():
     m = model(TABLE)
-    text = held_out(m, 5, 16, 0)
+    text, _ = held_out(m, PROMPT, 16, 0)
     assert text.shape == (4,) and checked(Float(), TABLE, text=text, restart=False).verdict == "WITHIN BOUND"
-    assert held_out(model(VECTORS), 5, 6, 0).shape == (6, 4)
+    vectors, words = held_out(model(VECTORS), np.ones((5, 4)), 6, 0)
+    assert vectors.shape == (6, 4) and words == "6 random vectors of seed 0"
 
 
 def test_end_to_end_is_the_definition_over_prompt_and_input():

@@ -320,7 +320,7 @@ def test_a_dtype_that_is_none(room, capsys):
         ("torch", "cuda:99", "torch cannot make an array on cuda:99: "),
         ("jax", "nosuch", "jax cannot make an array on nosuch: "),
         ("numpy", "cuda", "--device: Float: `device` must be 'cpu' or None for NumPy, got 'cuda'"),
-        ("touch", "cpu", "convert: `--backend` must be one of"),
+        ("touch", "cpu", "convert: did you mean 'torch'? --backend must be one of"),
     ],
 )
 def test_devices_that_are_not_there(library, device, message, room, capsys):
@@ -368,7 +368,7 @@ def test_stopped_at_any_moment(name, status, said, room):
     save("b", convert(load("m"), [3]), biases_only=True)
     rng = random.Random(name)
     for _ in range(1 if os.environ.get("HYPOTHESIS_PROFILE", "default") == "default" else 12):
-        with started("convert", "m", "--prompt", "3 1 4", "--out", "b") as process:
+        with started("convert", "m", "--prompt", "3 1 4", "--out", "b", "--force") as process:
             process.stdout.readline()
             time.sleep(rng.uniform(0, 0.05))
             process.send_signal(getattr(signal, name))
@@ -492,7 +492,7 @@ def test_a_signal_that_is_ignored_stays_ignored(room):
 
 def test_a_file_that_grows_too_large(room):
     (room / "b").write_bytes(b"old")
-    status, _, err = in_shell("ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 $R convert m --prompt 3 --out b --whole")
+    status, _, err = in_shell("ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 $R convert m --prompt 3 --out b --whole --force")
     assert status == 2 and "cannot write" in err and err.endswith("File too large\n") and err.count("\n") == 1
     assert (room / "b").read_bytes() == b"old" and not drafts(room)
 
@@ -535,7 +535,7 @@ def test_a_file_keeps_its_permissions(room, capsys):
         (room / "new").unlink(missing_ok=True)
         before = os.umask(umask)
         try:
-            assert run(capsys, "convert", "m", "--prompt", "3", "--out", "b", "--json", "new")[0] == 0
+            assert run(capsys, "convert", "m", "--prompt", "3", "--out", "b", "--force", "--json", "new")[0] == 0
         finally:
             os.umask(before)
         assert (room / "b").stat().st_mode & 0o777 == mode
@@ -564,7 +564,7 @@ def test_a_file_keeps_its_owner_and_group_where_that_is_allowed(room, monkeypatc
 def test_root_does_not_take_the_files_of_others(room, capsys):
     (room / "b").touch()
     os.chown(room / "b", 1234, 2345)
-    assert run(capsys, "convert", "m", "--prompt", "3", "--out", "b")[0] == 0
+    assert run(capsys, "convert", "m", "--prompt", "3", "--out", "b", "--force")[0] == 0
     assert ((room / "b").stat().st_uid, (room / "b").stat().st_gid) == (1234, 2345)
 
 
@@ -723,7 +723,7 @@ def test_progress_on_a_terminal(room):
 
 def test_no_escape_codes_where_none_are_understood(room):
     for term, streams in (("dumb", (1, 2)), ("xterm", (1,))):
-        status, shown = on_a_terminal(*CONVERT, term=term, streams=streams)
+        status, shown = on_a_terminal(*CONVERT, "--force", term=term, streams=streams)
         assert status == 0 and "converted 3 tokens" in shown and "\x1b" not in shown and "\r" not in shown
 
 

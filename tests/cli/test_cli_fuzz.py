@@ -133,6 +133,8 @@ FLAGS = {
         "--keep-positions": None,
         "--chunk": number,
         "--check": None,
+        "--held-out": among(*PROMPTS),
+        "--force": None,
         "--by": among(*KINDS),
         "--features": small,
         "--budget": number,

@@ -483,7 +483,8 @@ def bad(made, tmp_path_factory):
         ),
         (
             ["baked", "--prompt", "1"],
-            "load: baked: MODEL must be the model to which these biases belong, since the file has no weights",
+            "MODEL: baked holds biases that `convert` wrote, without the weights of their model; "
+            "did you mean refimpl generate MODEL --baked baked?",
         ),
         (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
         ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),

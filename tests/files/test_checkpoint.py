@@ -459,7 +459,7 @@ def test_biases_of_another_model(saved, path):
 def test_bfloat16_needs_a_library_that_has_it(path):
     save(path, random_model(numbers("torch bfloat16"), REAL, 1))
     refused(path, ": NumPy has no bfloat16; pass library='torch'", error=NotDefined)
-    refused(path, "Float: `library` must be one of", library="touch")
+    refused(path, "Float: did you mean 'torch'? `library` must be one of", library="touch")
     assert set(read_safetensors(path).dtypes.values()) == {"BF16"}
 
 

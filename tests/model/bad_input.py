@@ -79,10 +79,8 @@ def zero_keys() -> Any:
 
 VALUE_ERRORS: Table = {
     # Configurations
-    "Rotary: `layout` must be one of half, interleaved, got 'halves'; did you mean 'half'?": lambda: Rotary(
-        2, "halves"
-    ),
-    "Rotary: `placement` must be one of after, before, got 'befor'; did you mean 'before'?": lambda: Rotary(
+    "Rotary: did you mean 'half'? `layout` must be one of half, interleaved, got 'halves'": lambda: Rotary(2, "halves"),
+    "Rotary: did you mean 'before'? `placement` must be one of after, before, got 'befor'": lambda: Rotary(
         2, placement="befor"
     ),
     "Rotary: `width` must be an integer between 0 and 65536, got -2": lambda: Rotary(width=-2),
@@ -92,11 +90,11 @@ VALUE_ERRORS: Table = {
     "Config: `width` must be an integer ≥ 1, got 3.0": lambda: Config(1, 3.0),
     "Config: `groups` must be an integer ≥ 1, got 0": lambda: Config(1, 3, groups=0),
     "Config: `groups` must divide heads = 4, got 3": lambda: Config(1, 3, heads=4, groups=3),
-    "Config: `order` must be one of parallel, post, pre, got 'prenorm'; did you mean 'pre'?": lambda: Config(
+    "Config: did you mean 'pre'? `order` must be one of parallel, post, pre, got 'prenorm'": lambda: Config(
         1, 3, order="prenorm"
     ),
     (
-        "Config: `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'rsm'; did you mean 'rms'?"
+        "Config: did you mean 'rms'? `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'rsm'"
     ): lambda: Config(1, 3, norm="rsm"),
     "Config: `activation` must be one of gelu, quadratic, relu, silu, got 'swish'": lambda: Config(
         1, 3, activation="swish"

@@ -216,7 +216,7 @@ FLAT = Config(1, 2, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=3
         ({"layers": 0}, "Config: `layers` must be an integer ≥ 1, got 0"),
         ({"width": 0}, "Config: `width` must be an integer ≥ 1, got 0"),
         ({"groups": 3}, "Config: `groups` must divide heads = 2, got 3"),
-        ({"order": "peri"}, "Config: `order` must be one of parallel, post, pre, got 'peri'; did you mean"),
+        ({"order": "prae"}, "Config: did you mean 'pre'? `order` must be one of parallel, post, pre, got 'prae'"),
         (
             {"norm": "batch"},
             "Config: `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'batch'",
@@ -236,7 +236,7 @@ def test_bad_rotaries():
         Rotary(width=3)
     with says(ValueError, "Rotary: `base` must be an integer ≥ 1, got 0"):
         Rotary(2, base=0)
-    with says(ValueError, "Rotary: `layout` must be one of half, interleaved, got 'halves'; did you mean 'half'?"):
+    with says(ValueError, "Rotary: did you mean 'half'? `layout` must be one of half, interleaved, got 'halves'"):
         Rotary(2, "halves")
     with says(TypeError, "Config: `rope` must be a Rotary, got str"):
         replace(FLAT, rope="half")

@@ -57,7 +57,7 @@ VALUE_ERRORS: Table = {
         model, [3]
     ),
     # Memories
-    f"Compression: `kind` must be one of {KINDS}, got 'nyström'; did you mean 'nystrom'?": lambda: Compression(
+    f"Compression: did you mean 'nystrom'? `kind` must be one of {KINDS}, got 'nyström'": lambda: Compression(
         "nyström", 2
     ),
     "Compression: `r` must be None for 'cache', which sets it, got 2": lambda: Compression("cache", 2),
@@ -77,9 +77,7 @@ VALUE_ERRORS: Table = {
     "Best: `budget` must be an integer ≥ 1, got 0.5": lambda: Best(budget=0.5),
     "Best: `error` must be a finite number ≥ 0, got nan": lambda: Best(error=nan),
     "Best: `within` must be a finite number ≥ 0, got True": lambda: Best(error=0.1, within=True),
-    f"Best: `kinds` must be one of {KINDS}, got 'cash'; did you mean 'cache'?": lambda: Best(
-        error=0.1, kinds=("cash",)
-    ),
+    f"Best: did you mean 'cache'? `kinds` must be one of {KINDS}, got 'cash'": lambda: Best(error=0.1, kinds=("cash",)),
     "Best: `budget` must hold a memory of one feature, got 40 bytes": lambda: Best(budget=40)(k, v, q[None], 0),
     "Best: `kinds` must have one that comes within an error of 0, as cache does, got none": lambda: Best(
         error=0, kinds=("positive",)

@@ -207,7 +207,7 @@ def test_balls_without_flint(monkeypatch):
     monkeypatch.undo()
     balls.cache_clear()
     assert balls(33).maker == ("flint.arb" if FLINT else "mpmath.iv")
-    with says(ValueError, "balls: `maker` must be one of arb, iv, got 'arbs'; did you mean 'arb'?"):
+    with says(ValueError, "balls: did you mean 'arb'? `maker` must be one of arb, iv, got 'arbs'"):
         balls(33, "arbs")
 
 

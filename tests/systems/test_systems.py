@@ -131,6 +131,18 @@ def test_names_and_system_by_name():
         "float32": Float("numpy", "float32"),
         "float16": Float("numpy", "float16"),
         "numpy longdouble": Float("numpy", "longdouble"),
+        "q": QQ,
+        "ℚ": QQ,
+        "QQ": QQ,
+        "gf(10007)": GF(10007),
+        "MP(25)": MP(25),
+        "Balls(12)": balls(12),
+        "rounded(FP16)": Rounded("float16"),
+        "Float32": Float("numpy", "float32"),
+        "half": Float("numpy", "float16"),
+        "np.float32": Float("numpy", "float32"),
+        "NumPy fp32": Float("numpy", "float32"),
+        "array_api_strict.float32 on device1": Float("array_api_strict", "float32", "device1"),
         "array_api_strict float32 on device1": Float("array_api_strict", "float32", "device1"),
     }
     assert all(system(name) == numbers for name, numbers in named.items())
@@ -149,7 +161,7 @@ def test_names_and_system_by_name():
     for name, message in [
         (
             "GFF(7)",
-            f"system: `name` must be one of {', '.join(sorted(classes_by_word()))}, got 'GFF'; did you mean 'GF'?",
+            f"system: did you mean 'GF'? `name` must be one of {', '.join(sorted(classes_by_word()))}, got 'GFF'",
         ),
         ("Q(i)", "system: `name` must be 'Q' without brackets, got Q(i)"),
         ("float64(2)", "system: `name` must be 'float64' without brackets, got float64(2)"),
@@ -159,8 +171,8 @@ def test_names_and_system_by_name():
         ("rounded(float19)", "did you mean 'float16'?"),
         (
             "touch float32",
-            "Float: `library` must be one of array_api_strict, cupy, jax.numpy, numpy, torch, got 'touch'; "
-            "did you mean 'torch'?",
+            "Float: did you mean 'torch'? "
+            "`library` must be one of array_api_strict, cupy, jax.numpy, numpy, torch, got 'touch'",
         ),
     ]:
         with says(ValueError, message):
@@ -168,6 +180,50 @@ def test_names_and_system_by_name():
     # nothing is similar to it
     with pytest.raises(ValueError, match=r"mpmath, rounded, got 'xyzzy'$"):
         system("xyzzy")
+
+
+FLOAT32 = ("float32", "FP32", "f32", "single", "numpy.float32", np.float32, np.dtype("float32"), np.dtype(">f4"))
+
+
+@pytest.mark.parametrize("dtype", FLOAT32, ids=str)
+def test_a_dtype_in_every_form(dtype):
+    wanted = Float("numpy", "float32")
+    assert Float(dtype) == Float("numpy", dtype) == system(dtype) == wanted
+    assert RunningError(dtype).format == Rounded(dtype).format == "float32" and ri.unit_roundoff(dtype) * 2**24 == 1
+    assert Float(float) == Float() and Float("double") == Float("numpy", np.float64) == Float("numpy")
+
+
+def test_a_dtype_of_another_library():
+    torch = pytest.importorskip("torch")
+    assert Float(torch.float32) == Float("torch.float32") == system(torch.float32) == Float("torch", np.float32)
+    assert Float(torch.bfloat16) == system("torch.bfloat16") == Float("torch", "bf16") == system("torch bf16")
+    assert Float(torch.half, device="meta").name == "torch float16 on meta"
+    words = "Float: `dtype` must be of numpy, got torch.float32; 'float32' is right for each library"
+    for make in (lambda: Float("numpy", torch.float32), lambda: Float(dtype=torch.float32)):
+        with says(ValueError, words):
+            make()
+
+
+def test_a_dtype_of_jax():
+    jnp = pytest.importorskip("jax.numpy")
+    assert Float(jnp.float32) == Float("jax", "float32") == system("jnp.float32") == Float("jax.float32")
+
+
+@pytest.mark.parametrize("dtype", [int, object, np.array(1.0, np.float32), 32, b"float32"], ids=str)
+def test_what_is_no_dtype(dtype):
+    with says(TypeError, "Float: `dtype` must be a dtype or a name such as 'float32', got "):
+        Float("numpy", dtype)
+    with says(TypeError, "system: `name` must be a str such as 'Q', or a dtype, got "):
+        system(dtype)
+    with says(ValueError, "Float: `library` must be one of"):
+        Float(dtype)
+
+
+def test_bfloat16_of_numpy():
+    with says(ValueError, "numpy has no floating dtype 'bfloat16'; torch and JAX have it, and Rounded models it"):
+        system("bfloat16")
+    with says(ValueError, "Float: numpy has no floating dtype 'int8'"):
+        Float(np.int8)
 
 
 NEW_SYSTEM = """
@@ -201,7 +257,7 @@ def test_capabilities_are_known_and_may_be_listed_in_any_way():
         name, can = "listed", ("ring", "field")
 
     assert Listed.can == frozenset({"ring", "field"})
-    with says(ValueError, "Wrong: `can` must be one of field, ordered, real, ring, got 'rings'; did you mean 'ring'?"):
+    with says(ValueError, "Wrong: did you mean 'ring'? `can` must be one of field, ordered, real, ring, got 'rings'"):
         type("Wrong", (ObjectSystem,), {"name": "wrong", "can": ("rings",)})
 
 

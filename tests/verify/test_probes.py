@@ -104,7 +104,7 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="exact_probe: need r ≥ 1 and n, m, heads ≥ 0, got r=0, n=3, m=2, heads=2"):
         ri.exact_probe(Float(), n=3, r=0, m=2)
     with pytest.raises(
-        ValueError, match="exact_probe: `mask` must be one of causal, full, got 'casual'; did you mean 'causal'"
+        ValueError, match=r"exact_probe: did you mean 'causal'\? `mask` must be one of causal, full, got 'casual'"
     ):
         ri.exact_probe(Float(), n=3, r=2, m=2, mask="casual")
 

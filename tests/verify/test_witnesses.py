@@ -150,5 +150,5 @@ def test_show():
     assert "    y, z, two layers, full mask:  (3, 17) ≠ (3, 27)\n" in shown
     one = show("needs_separation")
     assert [re.sub(r".*: +", "", line) for line in one.splitlines()[1:]] == ["1 = 1", "3 ≠ 5", "5/7 ≠ 5/9"]
-    with says(ValueError, "got 'needs_luck'; did you mean"):
-        show("needs_luck")
+    with says(ValueError, "show: did you mean 'needs_separation'?"):
+        show("needs_seperation")
