@@ -22,6 +22,7 @@ from .signals import SIGNALS, Stopped, ending_signals, held_signals
 # command: its help. Its module has add_arguments(parser) and run(options) -> Outcome.
 COMMANDS = {
     "verify": "check every theorem in every number system",
+    "show": "a theorem: its statement, assumptions, source, evidence and code",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",
     "doctor": "versions, libraries and devices found; what is missing and how to get it",
@@ -32,15 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, print what it has to say, and return the exit status."""
     with standard_streams(), ending_signals() as ending:
         try:
-            status, text, problems = run(sys.argv[1:] if argv is None else argv)
-            lost = print_text(text)
+            status, text, problems, painted = run(sys.argv[1:] if argv is None else argv)
+            lost = print_text(text if painted else escape_controls(text))
             for problem in (*problems, *lost):
                 complain(problem)
             return status if status == 1 or not (problems or lost) else 2
         except (Stopped, KeyboardInterrupt) as stop:
             ending.arrive()
             number = stop.args[0] if stop.args else signal.SIGINT
-            complain(SIGNALS[signal.Signals(number).name])
+            complain(" ".join([SIGNALS[signal.Signals(number).name], *getattr(stop, "__notes__", ())]))
             return 128 + int(number)
 
 
@@ -71,7 +72,7 @@ def run(argv: Sequence[str]) -> Outcome:
 def print_text(text: str) -> list[Exception]:
     """Print the text of an outcome, and return what kept it from being written."""
     try:
-        say(escape_controls(text), end="\n" if text else "")  # without text too: argparse does not flush
+        say(text, end="\n" if text else "")  # without text too: argparse does not flush
     except BrokenPipeError:  # e.g. by head, which has seen enough
         return []
     except OSError as error:

@@ -34,11 +34,13 @@ class Outcome(NamedTuple):
 
     status    the exit status of the work itself
     problems  files that could not be written: to be told after the text
+    painted   is the text free of what a terminal might obey, but for colours of ours?
     """
 
     status: int
     text: str = ""
     problems: tuple[Exception, ...] = ()
+    painted: bool = False
 
 
 def json_target(path: str | None) -> Path | None:

@@ -8,23 +8,39 @@ import functools
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..budget import budget
 from ..errors import choose
-from ..files.disk import located, read_object, target_file
+from ..files.disk import located, read_object, replacing, target_file
 from ..systems import Float, System, system
 from ..systems.floats import LIBRARIES
 from ..verify import registry
 from ..verify.certificate import LARGEST, OTHER_SOURCE, OTHER_VERSIONS, certificate, failure, replay
 from ..verify.check import Draws
 from ..verify.formal import formal
+from ..verify.matrix import Matrix
 from ..verify.processes import verify_in_processes
 from ..verify.report import described, summary, table
 from ..verify.theorem import Result
 from .backend import add_backend_arguments, prepare_backend, try_system
 from .output import Outcome, json_target, noting, progress, write_json
+from .page import page_of
 from .prompt import add_limit, naming_flags
+from .screen import (
+    FAILURES,
+    Look,
+    box,
+    command_lines,
+    detail,
+    done_so_far,
+    failures,
+    legend,
+    look_of_stdout,
+    matrix_lines,
+)
+from .signals import Stopped
 
 MOST_DIGITS = 100_000  # of a number; a theorem at 10^6 digits takes minutes
 
@@ -35,8 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(full=False)
     add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="theorems to check (default: all; see --list)")
+    which = "theorems to check, by name or pattern, such as 'iclca*' (default: all; see --list)"
+    add("names", nargs="*", metavar="NAME", help=which)
     add("--list", action="store_true", help="print the theorems, their assumptions and sources, and stop")
+    add("--verbose", action="store_true", help="print a line for each theorem and system, with all evidence")
     add("--system", action="append", metavar="S", help="a number system, e.g. Q, 'GF(10007)', float32; repeatable")
     add_depth = parser.add_mutually_exclusive_group().add_argument
     quick = "a few shapes for each theorem, in seconds (default)"
@@ -46,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="another seed: other numbers, shapes and prime (default: 0)")
     add_backend_arguments(parser, None, "check the floats of torch, jax, cupy or numpy instead")
     add("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
+    add("--html", metavar="FILE", help="write a report to FILE: the matrix, details on click, the certificate")
     jobs = "check in N processes, each with one BLAS thread (default: one a core for all theorems, else 1)"
     add("--jobs", type=int, metavar="N", help=jobs)
     add("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
@@ -56,26 +75,65 @@ def run(options: argparse.Namespace) -> Outcome:
     """Check theorems and write the certificates; the table says what was found."""
     prepare_backend(options.backend)
     if options.list:
-        return Outcome(0, "\n".join(described(t) for t in registry.THEOREMS.values()))
+        names = registry.chosen("verify", options.names) or registry.THEOREMS
+        return Outcome(0, "\n".join(described(registry.THEOREMS[name]) for name in names))
     target, began, problems = json_target(options.json), time.perf_counter(), list[Exception]()
+    page = None if options.html is None else target_file("--html", options.html)
+    if page and page == target:
+        raise ValueError(f"--html: {options.html} must be another file than that of --json")
     if target and options.replay and target == Path(os.path.realpath(options.replay)):
         raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
     jobs = chosen_jobs(options)
-    results, draws, differences = check_theorems(options, jobs)
+    so_far = list[Result]()
+    try:
+        results, draws, differences = check_theorems(options, jobs, so_far.append)
+    except (Stopped, KeyboardInterrupt) as stop:
+        if words := done_so_far(so_far):
+            stop.add_note(words)
+        raise
     seconds, lines = time.perf_counter() - began, list[str]()
     proofs = formal(r.theorem for r in results)
+    look = look_of_stdout()
+    final = box(results, proofs, seconds, draws.seed, look)
+    if target or page:
+        facts = {"full": options.full, "seconds": seconds, "proofs": proofs, "in_processes": jobs != 1}
+        data = certificate(results, draws, **facts)
     if target:
         with noting(problems):
-            facts = {"full": options.full, "seconds": seconds, "proofs": proofs, "in_processes": jobs != 1}
-            write_json(target, certificate(results, draws, **facts))
-    for result in () if options.replay else (r for r in results if r.verdict == "FAIL"):
+            write_json(target, data)
+    if page:
+        with noting(problems), replacing("--html", page, "x") as file:
+            plain = box(results, proofs, seconds, draws.seed, Look(10**6))[1:-1]
+            file.write(page_of(results, proofs, plain, data))
+    order = list(registry.THEOREMS)  # from simple to complex
+    failed = sorted((r for r in results if r.verdict == "FAIL"), key=lambda r: order.index(r.theorem))
+    for result in () if options.replay else failed:
         with noting(problems):
             lines.append(write_failure(result, draws))
     if options.replay:
         lines = differences if failing(differences) else [*differences, "all as in the certificate"]
     progress()("")
-    text = "\n".join([table(results, proofs), summary(results, seconds, draws.seed), *lines])
-    return Outcome(exit_status(results, differences), text, tuple(problems))
+    status = exit_status(results, differences)
+    if options.verbose:
+        lines = [table(results, proofs), summary(results, seconds, draws.seed), *lines]
+        return Outcome(status, "\n".join(lines), tuple(problems))
+    if options.replay:  # the differences are what matters
+        after = [part for line in lines for part in look.wrap(line, 0)]
+        parts = [*body(results, proofs, look), final, after]
+    elif len({r.theorem for r in results}) == 1:  # its detail tells of its failures
+        parts = [*body(results, proofs, look), *(command_lines(line, look) for line in lines), final]
+    else:
+        parts = [*body(results, proofs, look), failures(failed, lines, look), final]
+    return Outcome(status, "\n\n".join("\n".join(part) for part in parts if part), tuple(problems), painted=True)
+
+
+def body(results: list[Result], proofs: list[Result], look: Look) -> list[list[str]]:
+    """The matrix and its legend; for one theorem its detail."""
+    names = list(dict.fromkeys(r.theorem for r in results))
+    if len(names) == 1:
+        return [detail(names[0], [*proofs, *results], look)]
+    matrix = Matrix.of(results, proofs)
+    return [matrix_lines(matrix, look), legend(matrix, look)] if matrix.theorems else []
 
 
 def failing(differences: list[str]) -> list[str]:
@@ -91,11 +149,13 @@ def exit_status(results: list[Result], differences: list[str]) -> int:
     return 2 if verdicts & {"VACUOUS", "NOT RUN"} or verdicts <= {"N/A"} else 0
 
 
-def check_theorems(options: argparse.Namespace, jobs: int) -> tuple[list[Result], Draws, list[str]]:
+def check_theorems(
+    options: argparse.Namespace, jobs: int, found: Callable[[Result], object]
+) -> tuple[list[Result], Draws, list[str]]:
     """The results, their draws, and each difference from the certificate that is replayed."""
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
-        how = {"full": options.full, "draws": draws, "progress": progress()}
+        how = {"full": options.full, "draws": draws, "progress": progress(), "found": found}
         if jobs == 1:
             return registry.verify(options.names, systems, **how), draws, []
         with naming_flags(jobs="--jobs"):
@@ -120,11 +180,15 @@ def chosen_jobs(options: argparse.Namespace) -> int:
 def write_failure(result: Result, draws: Draws) -> str:
     """Write a certificate of a failure; return the command that replays it."""
     name = re.sub(r"\W+", "-", f"{result.theorem} {result.system}").strip("-")
-    path = target_file("verify", f"refimpl-failure-{name}.json")
+    try:
+        Path(FAILURES).mkdir(exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"verify: cannot write {FAILURES}/{name}.json: {error.strerror}") from error
+    path = target_file("verify", f"{FAILURES}/{name}.json")
     write_json(path, failure(result, draws))
     together = registry.THEOREMS[result.theorem].ways == ("oracle",)
     what = "all that failed together" if together else "a failing instance, as small as it gets"
-    return f"{what}: refimpl verify --replay {path.name}"
+    return f"{what}: refimpl verify --replay {FAILURES}/{path.name}"
 
 
 def named_system(name: str) -> System:

@@ -41,6 +41,7 @@ def verify_in_processes(
     full: bool = False,
     draws: Draws | None = None,
     progress: Callable[[str], None] = lambda line: None,
+    found: Callable[[Result], object] = lambda result: None,
 ) -> list[Result]:
     """As `verify` with one BLAS thread, by so many processes. If one dies, its task is NOT RUN."""
     check_integer("verify", "jobs", jobs, least=1)
@@ -55,8 +56,9 @@ def verify_in_processes(
         for i, answer in iter(team.events.get, None):
             if isinstance(answer, Result):
                 results[i] = answer
+                found(answer)
             else:
-                progress(answer)
+                progress(f"{len(results)} of {len(todo)} done: {answer}")
     finally:
         team.stop()
     missing = "no process could be started for it"

@@ -7,6 +7,7 @@ that are fast: one of each group, by the seed, in the first system that can; wit
 
 from __future__ import annotations
 
+import fnmatch
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
@@ -49,6 +50,18 @@ def default_systems(seed: int) -> list[System]:
     return [QQ, GF(2**61 - 1), GF(p), MP(50), balls(30), *floats, Dependencies()]
 
 
+def chosen(who: str, names: Sequence[str]) -> list[str]:
+    """The theorems that are named, each once: in any case, or by a pattern such as iclca*."""
+    found: list[str] = []
+    for name in names:
+        matches = fnmatch.filter(THEOREMS, name.casefold()) if isinstance(name, str) and set("*?[") & set(name) else []
+        name = find_name(name, THEOREMS) if isinstance(name, str) else name
+        if not matches:
+            choose(who, "NAME", name, THEOREMS)
+        found += matches or [name]
+    return list(dict.fromkeys(found))
+
+
 class Task(NamedTuple):
     """One theorem, to be checked in one system on these cases."""
 
@@ -62,23 +75,20 @@ def tasks(names: Sequence[str], systems: Sequence[System] | None, *, full: bool,
 
     By default, shapes that people use are also checked modulo P, where products are fast.
     """
-    names = [find_name(name, THEOREMS) if isinstance(name, str) else name for name in names]
-    for name in names:
-        choose("verify", "NAME", name, THEOREMS)
-    chosen = systems is not None
+    given = systems is not None
     systems = default_systems(seed) if systems is None else systems
     for each in systems:
         each.ways  # noqa: B018  refuses, before the work begins, a system in which nothing can be decided
     found = []
-    for theorem in [THEOREMS[name] for name in dict.fromkeys(names) or THEOREMS]:
+    for theorem in [THEOREMS[name] for name in chosen("verify", names) or THEOREMS]:
         more = theorem.more(seed) if full else ()
         rows: list[tuple[System, list[Shape]]] = []
-        for each in [system(theorem.only)] if theorem.only and not chosen else systems:
+        for each in [system(theorem.only)] if theorem.only and not given else systems:
             way = way_of(theorem, each)
             sparse = not full and way is not None and way.sparse
             if theorem.cases or more or names:
                 rows.append((each, list(theorem.cases[::2] if sparse else (*theorem.cases, *more))))
-        extra: list[tuple[System, list[Shape]]] = [] if chosen else [(GF(P), [])]
+        extra: list[tuple[System, list[Shape]]] = [] if given else [(GF(P), [])]
         for case in usual_cases(theorem, seed, full):
             can = [cases for each, cases in (*extra, *rows) if fast(each) and able(theorem, case, each)]
             for cases in can if full else can[:1]:
@@ -109,11 +119,18 @@ def verify(
     full: bool = False,
     draws: Draws | None = None,
     progress: Callable[[str], None] = lambda line: None,
+    found: Callable[[Result], object] = lambda result: None,
     implementation: Implementation = REFIMPL,
 ) -> list[Result]:
-    """Check theorems (by default all) in number systems (by default those of `default_systems`)."""
+    """Check theorems (by default all) in number systems (by default those of `default_systems`).
+
+    progress   told of each check before it is made
+    found      told of each result at once
+    """
     draws, results = draws or Draws(), []
-    for theorem, each, cases in tasks(names, systems, full=full, seed=draws.seed):
-        progress(f"{theorem.name} in {each.name}")
+    todo = tasks(names, systems, full=full, seed=draws.seed)
+    for i, (theorem, each, cases) in enumerate(todo, 1):
+        progress(f"{i} of {len(todo)}: {theorem.name} in {each.name}")
         results.append(check(theorem, each, cases, draws, implementation))
+        found(results[-1])
     return results

@@ -255,10 +255,10 @@ def test_a_failure_counts_though_its_file_cannot_be_written(room, capsys, monkey
     argv = wrong_forms(monkeypatch)
     monkeypatch.chdir("/proc")  # where even root can make no file
     status, out, err = run(capsys, *argv)
-    assert status == 1 and "0 of 1 checks hold, 1 fail" in out
+    assert status == 1 and "0 of 1 checks hold, 1 FAIL" in out
     assert err.startswith("refimpl: ") and "cannot write " in err and err.count("\n") == 1
     status, out, err = run(capsys, *argv, "--json", str(room / ("x" * 300)))
-    assert status == 1 and "1 fail" in out and err.count("refimpl: ") == err.count("\n") == 2
+    assert status == 1 and "1 FAIL" in out and err.count("refimpl: ") == err.count("\n") == 2
 
 
 def test_biases_that_cannot_be_written_are_told_after_the_check(room, capsys):

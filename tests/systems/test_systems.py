@@ -244,7 +244,7 @@ class Ratios(ObjectSystem):
 def test_a_new_system_is_one_file(tmp_path):
     shutil.copytree(Path(ri.__file__).parent, tmp_path / "refimpl", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "refimpl/systems/ratios.py").write_text(NEW_SYSTEM)
-    command = [sys.executable, "-m", "refimpl", "verify", "chunked_eq_sum", "--system", "ratios"]
+    command = [sys.executable, "-m", "refimpl", "verify", "chunked_eq_sum", "--system", "ratios", "--verbose"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert run.returncode == 0 and "ratios  EXACT" in run.stdout, run.stdout + run.stderr

@@ -218,9 +218,9 @@ def test_the_smallest_failing_model_is_found():
 def test_a_failure_does_not_take_the_place_of_a_folder(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     use_implementation(monkeypatch, BROKEN)
-    (tmp_path / "refimpl-failure-recurrent_eq_sum-Q.json").mkdir()
+    (tmp_path / "refimpl-failures/recurrent_eq_sum-Q.json").mkdir(parents=True)
     assert main(["verify", "recurrent_eq_sum", "--system", "Q"]) == 1  # the check fails, whatever can be written
-    words = "cannot write refimpl-failure-recurrent_eq_sum-Q.json: not a regular file"
+    words = "cannot write refimpl-failures/recurrent_eq_sum-Q.json: not a regular file"
     assert capsys.readouterr().err == f"refimpl: verify: {words}\n"
 
 
@@ -228,18 +228,17 @@ def test_a_failure_is_saved_and_replayed_by_the_printed_command(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     use_implementation(monkeypatch, BROKEN)
     assert main(["verify", "recurrent_eq_sum", "--system", "Q", "--system", "float64"]) == 1
-    printed = [
-        line.rpartition(": ")[2]
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("a failing instance")
-    ]
+    lines = capsys.readouterr().out.splitlines()
+    printed = [line.strip() for line in lines if " --replay " in line]
     assert printed == [
-        f"refimpl verify --replay refimpl-failure-recurrent_eq_sum-{system}.json" for system in ("Q", "float64")
+        f"refimpl verify --replay refimpl-failures/recurrent_eq_sum-{system}.json" for system in ("Q", "float64")
     ]
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(command.split()[-1] for command in printed)
+    assert [p.name for p in tmp_path.iterdir()] == ["refimpl-failures"]  # one folder
+    saved = sorted(f"refimpl-failures/{p.name}" for p in (tmp_path / "refimpl-failures").iterdir())
+    assert saved == sorted(command.split()[-1] for command in printed)
     assert main(printed[0].split()[1:]) == 1
     out = capsys.readouterr().out
-    assert "FAIL" in out and "all as in the certificate" in out
+    assert "Q: FAIL" in out and out.endswith("all as in the certificate\n")
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert main(printed[0].split()[1:]) == 1  # mended since: it says so
@@ -453,7 +452,7 @@ def test_only_some_systems_are_free(monkeypatch):
         ({"rope": ["half", "x", 2]}, "Case: `rope` must be one of after, before, got 'x'"),
         ({"rope": ["x", "after", 2]}, "Case: `rope` must be one of half, interleaved, got 'x'"),
         ({"rope": ["half", "after", 1]}, "Case: `rope` must turn an even number of features, got 1"),
-        ({"phi": "polynomial(99)"}, "feature_map: `name` must be one of "),
+        ({"phi": "polynomial(99)"}, "feature_map: did you mean 'polynomial(1)'? `name` must be one of "),
     ],
     ids=str,
 )
