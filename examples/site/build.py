@@ -11,8 +11,6 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sphinx.cmd.build import main
-
 HERE = Path(__file__).parent
 BUILT = HERE / "_build"
 
@@ -33,6 +31,8 @@ def dead_links(folder):
 
 
 if __name__ == "__main__":
+    from sphinx.cmd.build import main
+
     began = time.perf_counter()
     for folder in (BUILT, HERE / "course"):  # sphinx-gallery does not run again what has not changed
         shutil.rmtree(folder, ignore_errors=True)

@@ -28,7 +28,7 @@ html_theme, html_title, html_copy_source = "furo", "refimpl", False
 html_static_path, html_css_files = ["static"], ["site.css"]
 templates_path = []
 pygments_style, pygments_dark_style = "friendly", "monokai"
-highlight_language = "none"
+highlight_language, smartquotes = "none", False  # --full stays --full
 
 nitpicky = True  # types in signatures are often private, and then have no page
 nitpick_ignore_regex = [("py:class", ".*")]
@@ -114,23 +114,26 @@ py_source_parser.split_code_and_text_blocks = split_blocks  # what the parser of
 
 def theorems_of(module):
     """A table of the theorems of a module: what each says, its source, its code, its proof."""
-    lines = ["| theorem | statement | code | Coq |", "|---|---|---|---|"]
+    lines = ["| theorem of `verify`, and its equation | code | Coq |", "|---|---|---|"]
     for theorem in module.THEOREMS:
         name = theorem.name
         ours = f" **Ours:** {plain(theorem.ours)}." if theorem.ours else ""
+        source = plain(theorem.source)
         statements = [s for s in formal.STATEMENTS if name in s.verify]
         code = dict.fromkeys(link(place) for s in statements for place in s.python)
         coq = " ".join(f"`{each}`" for each in formal.PROVED.get(name, ()))
         part = formal.IN_PART.get(name) or ("" if coq else formal.NOT_PROVED.get(name, "no proof yet"))
         note = f" {'In part: ' if coq else 'None: '}{plain(part)}." if part else ""
-        words = f"{plain(theorem.statement)} *{plain(theorem.source)}.*{ours}"
-        lines.append(f"| `{name}` | {words} | {' '.join(code) or '–'} | {coq}{note} |")
+        words = f"`{name}` {plain(theorem.statement)}. *{source[:1].upper()}{source[1:]}.*{ours}"
+        lines.append(f"| {words} | {' '.join(code) or '–'} | {coq}{note} |")
     return "\n".join(lines)
 
 
 def plain(text):
-    """Text in which Markdown sees no markup."""
-    return re.sub(r"([\\*_|`<>\[\]$#{}~])", r"\\\1", " ".join(str(text).split())).rstrip(".")
+    """Text in which Markdown sees no markup but `code`, for a cell of a table."""
+    parts = " ".join(text.split()).rstrip(".").split("`")
+    parts[::2] = [re.sub(r"([\\*_|<>\[\]$#{}~])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def link(place):
@@ -138,7 +141,7 @@ def link(place):
     module, _, name = place.rpartition(".")
     public = getattr(refimpl, name, None)
     if name in refimpl.public.__all__ and public is getattr(importlib.import_module(f"refimpl.{module}"), name, None):
-        return f"{{py:obj}}`refimpl.{name}`"
+        return f"{{py:obj}}`{name} <refimpl.{name}>`"
     if f"automodule:: refimpl.{module}\n" in (HERE / "api.rst").read_text(encoding="utf-8"):
         return f"{{py:obj}}`{name} <refimpl.{module}.{name}>`"
     return f"`{place}`"

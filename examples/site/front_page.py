@@ -8,6 +8,7 @@ without them, --write keeps the story that front_page.json has. tests/test_readm
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -97,7 +98,15 @@ def lily_block(found):
     depth = max(map(len, columns))
     columns = [[*column[:-1], *[""] * (depth - len(column)), column[-1]] for column in columns]
     lines = ("".join(f"{cell:{WIDTH}}" for cell in row).rstrip() for row in zip_longest(*columns, fillvalue=""))
-    return "\n".join(["```text", *lines, "```"])
+    logits = math.ceil(math.log10(found["logits"] + 1e-300)) + 1
+    memories = (f"{x['same']} with {x['points']} points ({x['share']:.0%} of its bytes)" for x in found["memories"])
+    off = f"The logits at {TEXT} are the same to {power_of_ten(logits)} of their size."
+    kept = f"An *approximate* memory in place of the cache keeps the first ids: {', '.join(memories)}."
+    return "\n".join([f"> {STORY}", "", "```text", *lines, "```", "", f"{off} {kept}"])
+
+
+def power_of_ten(n):
+    return f"10{str(n).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
 
 
 def evidence():
@@ -126,10 +135,9 @@ def evidence():
 
 def evidence_block(rows):
     lines = ["| theorem | says | in ℚ | modulo p | floats | Coq |", "|---|---|---|---|---|---|"]
-    power = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
     for row in rows:
         exact = f"{row['exact']} exact" if row["exact"] else "sets" if row["sets"] else "–"
-        chance = "–" if row["log10_chance"] is None else f"≤ 10{str(row['log10_chance']).translate(power)}"
+        chance = "–" if row["log10_chance"] is None else f"≤ {power_of_ten(row['log10_chance'])}"
         floats_, coq = "bound" if row["floats"] else "–", f"{row['coq']}{' in part' if row['in_part'] else ''}"
         lines.append(f"| `{row['theorem']}` | {EVIDENCE[row['theorem']]} | {exact} | {chance} | {floats_} | {coq} |")
     return "\n".join(lines)
@@ -153,6 +161,12 @@ def stages():
         found.append((prompt[done:], *pair, output))
     found.append(([], QQ.zeros((1, 4, 4)), QQ.zeros((1, 4)), model(text)))
     return found
+
+
+def picture_digest():
+    """A digest of all numbers of the picture, which front_page.json keeps: an old one is seen."""
+    shown = [(tokens, *(x.tolist() for x in arrays)) for tokens, *arrays in stages()]
+    return hashlib.sha256(json.dumps(shown, default=str).encode()).hexdigest()
 
 
 def draw():
@@ -217,7 +231,7 @@ def main():
         results["lily"] = lily()
     elif "lily" not in results:
         raise SystemExit(f"REFIMPL_MODELS must name a folder with {' and '.join(WEIGHTS)}")
-    results["evidence"] = evidence()
+    results |= {"evidence": evidence(), "picture": picture_digest()}
     print(lily_block(results["lily"]), evidence_block(results["evidence"]), sep="\n\n")
     print(results["lily"]["logits"], results["lily"]["memories"])
     if options.write:
