@@ -7,25 +7,28 @@ from formal.toml, each time the site is built.
 
 import importlib
 import re
-import tempfile
+import shutil
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
 from sphinx_gallery import py_source_parser
+from sphinx_gallery.scrapers import figure_rst
 
 import refimpl
 from refimpl.verify import formal
 from refimpl.verify.registry import MODULES, THEOREMS
 
 HERE = Path(__file__).parent
+PICTURE = HERE / "_build" / "example.png"
 
 project, author = "refimpl", "the authors of refimpl"
 version = release = refimpl.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.mathjax", "myst_parser", "sphinx_gallery.gen_gallery"]
 exclude_patterns = ["_build", "course/GALLERY_HEADER.rst"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
-html_theme, html_title, html_copy_source = "furo", "refimpl", False
+html_theme, html_title = "furo", "refimpl"
+html_copy_source, html_show_copyright = False, False
 html_static_path, html_css_files = ["static"], ["site.css"]
 templates_path = []
 pygments_style, pygments_dark_style = "friendly", "monokai"
@@ -53,9 +56,18 @@ def strict_warnings(conf, name, when):
 
 
 def arguments(conf, example):
-    """Examples that can draw a picture do so, which the page then shows."""
-    plots = "--plot" in Path(example["src_file"]).read_text(encoding="utf-8")
-    return ["--plot", str(Path(tempfile.gettempdir()) / "refimpl-example.png")] if plots else []
+    """Examples that can write a picture do so."""
+    PICTURE.parent.mkdir(exist_ok=True)
+    return ["--plot", str(PICTURE)] if "--plot" in Path(example["src_file"]).read_text(encoding="utf-8") else []
+
+
+def written_picture(block, example, conf):
+    """The picture that a block of an example has written, for its page."""
+    if not PICTURE.exists():
+        return ""
+    shown = next(example["image_path_iterator"])
+    shutil.move(PICTURE, shown)
+    return figure_rst([shown], conf["src_dir"])
 
 
 # Two examples train in torch. Where it is missing, they are shown without their output.
@@ -70,6 +82,7 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", strict_warnings),
     "reset_modules_order": "both",
     "reset_argv": arguments,
+    "image_scrapers": (written_picture,),
     "capture_repr": (),
     "notebook_extensions": set(),
     "download_all_examples": False,
@@ -106,6 +119,7 @@ def split_blocks(path, return_node=False, split=py_source_parser.split_code_and_
     conf, blocks, node = split(path, return_node=True)
     (kind, head, line, *rest), *others = blocks
     title, _, intro = head.strip().partition(": ")
+    title = f"{Path(path).name[:2]} {title}"
     intro = intro[:1].upper() + intro[1:]
     shown = [type(blocks[0])(kind, f"{title}\n{'=' * len(title)}\n\n{plain_to_rst(intro)}", line, *rest)]
     for block in others:
