@@ -36,8 +36,8 @@ def test_its_example() -> None:
     assert outputs.keys() == {"prompt ++ text", "biases, text", "text"}
     assert outputs["prompt ++ text"] == outputs["biases, text"] != outputs["text"]
     assert lines[-1].split(":") == ["equal, as fractions", "   True"]
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    assert "".join(f"    {line}\n" for line in lines) in readme
+    page = (Path(__file__).parent.parent / "examples/site/theory.md").read_text()
+    assert "".join(f"    {line}\n" for line in ["$ python -m refimpl.nano", *lines]) in page
 
 
 def squares(x: Any) -> Any:

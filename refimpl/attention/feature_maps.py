@@ -80,15 +80,18 @@ class Kernel:
 
 
 def check_kernel(who: str, kernel: object) -> None:
+    """Refuse what is no Kernel."""
     if not isinstance(kernel, Kernel):
         raise TypeError(f"{who}: `kernel` must be a Kernel, such as Kernel('elu+1'), got {type(kernel).__name__}")
 
 
 def as_many(d: int) -> int:
+    """The number of features of a map entry by entry."""
     return d
 
 
 def up_to_squares(d: int) -> int:
+    """The number of features 1, x_i and x_i x_j."""
     return 1 + d + d * d
 
 

@@ -110,6 +110,7 @@ def turn_pairs(x: Array, cos: Array, sin: Array, layout: str) -> Array:
 
 
 def check_pairs(who: str, x: Array, pairs: int) -> None:
+    """Refuse x with fewer features than so many pairs have."""
     if 2 * check_integer(who, "pairs", pairs, least=0) > x.shape[-1]:
         wanted = f"at least {2 * pairs} features for {pairs} pairs"
         raise ValueError(f"{who}: `x` must have {wanted}, got shape {tuple(x.shape)}")
@@ -123,6 +124,7 @@ def interleave(x: Array, /, *, pairs: int) -> Array:
 
 
 def interleave_pairs(x: Array, pairs: int) -> Array:
+    """Features (i, i + pairs) become neighbours (2i, 2i + 1); the rest stays."""
     xp = array_namespace(x)
     both = xp.stack([x[..., :pairs], x[..., pairs : 2 * pairs]], axis=-1)
     return xp.concat([xp.reshape(both, (*x.shape[:-1], 2 * pairs)), x[..., 2 * pairs :]], axis=-1)

@@ -127,6 +127,7 @@ def check_pair(who: str, **states: State) -> None:
 
 
 def add(who: str, a: State, b: State, sign: int, position: int) -> State:
+    """a + sign b, for states that are read from one position."""
     z = None if a.z is None or b.z is None else a.z + sign * b.z
     return finite_state(who, State(a.S + sign * b.S, z, position))
 

@@ -181,10 +181,12 @@ def unit(h: Array) -> Array:
 
 
 def rows(h: Array) -> Array:
+    """A vector as a matrix of one row."""
     return h if h.ndim > 1 else h[None, :]
 
 
 def length(h: Array) -> Array:
+    """|h| of each row, (..., 1)."""
     xp = array_namespace(h)
     return xp.sqrt(xp.sum(h * h, axis=-1, keepdims=True))
 

@@ -200,10 +200,12 @@ def scalar_array(who: str, name: str, x: Number, like: Array) -> Array:
 
 
 def rate(who: str, eta: Number, context: QueryContext) -> Array:
+    """η as a scalar array of the context's system; 0 is refused."""
     return require_nonzero(who, "η", scalar_array(who, "eta", eta, context.q))
 
 
 def require_nonzero(who: str, formula: str, x: Array) -> Array:
+    """x, or ZeroDenominator with the formula of the denominator that it is."""
     if is_zero(x):
         raise ZeroDenominator(f"{who}: the denominator {formula} is zero (no ε is added)")
     return x

@@ -76,7 +76,10 @@ CONSTANT = Quotient(0, Counter())
 
 
 class Degrees(ObjectSystem):
-    """Each instance remembers its divisors; a new analysis needs a new instance."""
+    """Degrees of numerator and denominator in place of numbers.
+
+    Each instance remembers its divisors; a new analysis needs a new instance.
+    """
 
     can = frozenset({"ring", "field"})
 

@@ -17,6 +17,8 @@ from .array import ArraySystem, Planes, SystemArray, elementwise
 
 
 class Dependencies(ArraySystem):
+    """Sets of labels in place of numbers: the inputs on which an entry can depend."""
+
     name = "dependencies"
     ways = ("structure",)
     dtypes = (np.dtype(object), np.dtype(bool))  # the set, and whether the entry is other than a structural zero

@@ -13,6 +13,8 @@ from .array import ArraySystem, Frequencies, Planes, SystemArray
 
 
 class Dual(ArraySystem):
+    """Dual numbers a + bε, ε² = 0, over a base system: b is an exact derivative."""
+
     def __init__(self, base: ArraySystem) -> None:
         if not isinstance(base, ArraySystem):
             raise TypeError(

@@ -18,6 +18,8 @@ SINGLY = 16  # inverses up to which they are faster than three products each
 
 
 class FiniteField(ArraySystem):
+    """The integers modulo a prime p ≤ 2⁶¹−1: exact, a field, not ordered."""
+
     words = ("GF",)
     file_dtype = "I64"
     can = frozenset({"ring", "field"})

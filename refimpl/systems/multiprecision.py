@@ -16,6 +16,8 @@ from .array import GLOBAL_STATE, ObjectSystem, SystemArray, check_digits, elemen
 
 
 class Multiprecision(ObjectSystem):
+    """mpmath's numbers, with a stated number of decimal digits."""
+
     words = ("mpmath",)
     ways = ("bound",)
 

@@ -24,6 +24,8 @@ SMALL, WIDE = {"fractions": 30, "gmpy2": 2000}, {"fractions": 2**13, "gmpy2": 2*
 
 
 class Rational(ObjectSystem):
+    """ℚ: exact fractions. Floats are refused."""
+
     name = "ℚ"
     label = "Q"
     words = ("Q",)

@@ -24,6 +24,8 @@ POINTS = ("elementwise", "sums")
 
 
 class Rounded(ArraySystem):
+    """A narrow format, e.g. "bfloat16": float64 numbers that are rounded to it at named points."""
+
     words = ("rounded",)
     ways = ("probe", "oracle")
     dtypes = (np.dtype(np.float64),)

@@ -42,7 +42,10 @@ NARROW = dict.fromkeys(ULPS, 1)  # of float16 and bfloat16
 
 
 class RunningError(ArraySystem):
-    """Overflow and undefined results show as an error of inf; NumPy's warnings are silenced."""
+    """Floats that carry a bound on their distance from the truth.
+
+    Overflow and undefined results show as an error of inf; NumPy's warnings are silenced.
+    """
 
     def __init__(self, dtype: Any = "float64") -> None:
         dtype = (read_dtype(dtype) or ("", dtype))[1]
