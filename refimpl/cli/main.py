@@ -26,6 +26,7 @@ from .output import TRACEBACK, Outcome, complain, escape_controls, one_line, say
 COMMANDS = {
     "verify": "check every theorem in every number system",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
+    "compare": "your own model against ours, stage by stage: the first layer that differs, and why",
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",
     "doctor": "versions, libraries and devices found; what is missing and how to get it",
 }
