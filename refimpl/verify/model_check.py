@@ -37,8 +37,9 @@ from .model_variants import changes
 DTYPES = ("float64", "float32", "float16", "bfloat16")  # of which RunningError knows the roundings
 TOKENS = 16  # of the text that is drawn where none is given
 UP = 1 + 2.0**-50  # covers the rounding of a difference of float64
-NARROWER = "computed in float32 somewhere, such as RoPE's angles or a norm"
-ADVICE = "a transposed matrix is mended in the mapping: 'W_Q' in place of 'W_Q.T', or the reverse"
+NARROWER = "computed in float32 somewhere, such as RoPE's angles or a norm: dtype='float32' allows for it"
+ADVICE = "In the mapping, write each of them the other way: 'W_Q' for 'W_Q.T', or the reverse."
+GELU = "GELU by erf, the default of torch, is none of ours; nn.GELU(approximate='tanh') is."
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class Comparison:
         return data
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.stages), *self.notes, *self.conclusion()])
+        notes = [line for note in self.notes for line in wrap(note)]
+        return "\n".join([*map(str, self.stages), *notes, *self.conclusion()])
 
     def conclusion(self) -> list[str]:
         """What matters, in lines of at most 80 columns."""
@@ -186,6 +188,9 @@ def compare(
     if not isinstance(model.config, Config) or model.biases is not None:
         got = f"family {model.config.family!r}" + (" with biases" if model.biases else "")
         raise NotDefined(f"compare: `model` must have attention layers and no biases, got {got}")
+    system = system_of(model.like)
+    if not system.exact and not (isinstance(system, Float) and system.kind in DTYPES):
+        raise NotDefined(f"compare: no error bound is known for {system.name}")
     if dtype is not None:
         choose(who, "dtype", dtype, DTYPES)
     text = check_text(model, held_out(model, 0, TOKENS, seed) if tokens is None else tokens, who, "tokens")
@@ -229,7 +234,7 @@ def read_stage(model: Model, name: str, x: Any, shape: tuple[int, ...]) -> Any:
     if isinstance(x, type) or not hasattr(x, "shape") or not hasattr(x, "dtype"):
         raise TypeError(f"compare: `my_forward` must return arrays, got {type(x).__name__} for {name!r}")
     system = system_of(model.like)
-    if isinstance(x, SystemArray) != system.exact or (system.exact and system_of(x) != system):
+    if isinstance(x, SystemArray) != system.exact or (system.exact and system_of(x).name != system.name):
         got = system_of(x).name if isinstance(x, SystemArray) else f"dtype {dtype_name(x.dtype)}"
         raise TypeError(f"compare: `my_forward` must return {system.name} for {name!r}, as the model has, got {got}")
     if not isinstance(x, SystemArray) and dtype_name(x.dtype) not in DTYPES:
@@ -254,8 +259,6 @@ class TwoModels:
         self.dtype = dtype or min(self.bits, key=lambda name: FORMATS[name][0], default=self.system.name)
         self.weights: dict[str, Any] = dict(model.weights)
         if not self.system.exact:
-            if not isinstance(self.system, Float) or self.system.kind not in DTYPES:
-                raise NotDefined(f"compare: no error bound is known for {self.system.name}")
             self.weights = {name: floats(w) for name, w in model.weights.items()}
             self.text = text if text.dtype == int else floats(text)
             wide = {name: np.asarray(host(x), dtype=np.float64) for name, x in stages.items()}
@@ -271,6 +274,8 @@ class TwoModels:
         wrong = [part for part, check in zip(parts, checks, strict=True) if check.verdict == "EXCESS"]
         if wrong:
             likely = self.alike(wrong[0])
+            if not likely and "mlp" in wrong[0].kinds and self.config.activation == "gelu":
+                self.notes.append(GELU)
             if not likely and self.dtype == "float64" and self.agrees(wrong[0], self.start(wrong[0]), dtype="float32"):
                 likely = [NARROWER]
             return Comparison(tuple(checks), self.dtype, tuple(likely), {}, tuple(self.notes))

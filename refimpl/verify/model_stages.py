@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +121,8 @@ def run_part(part: Part, x: Any, system: System, change: Change = AS_IT_IS, only
             x = x if change.skip_norm else final_norm(model, x)
         else:
             x = logits(model, x)
-    return x
+    output: Array = x
+    return output
 
 
 def changed_model(part: Part, system: System, change: Change, only: int | None) -> Model:
@@ -148,7 +149,7 @@ def changed_model(part: Part, system: System, change: Change, only: int | None) 
 
 def fitting(weights: Weights, name: str, shape: tuple[int, ...], system: System) -> Array:
     """A weight; where another configuration needs one more, a gain of ones or a vector of zeros."""
-    return weights[name] if name in weights else cast(Array, system.convert(np.full(shape, int("gain" in name))))
+    return weights[name] if name in weights else system.convert(np.full(shape, int("gain" in name)))
 
 
 def rounded_angles(rope: Rope, system: RunningError) -> Callable[[Any], tuple[Array, Array]]:

@@ -25,6 +25,8 @@ from .model_stages import Change, Weights
 
 ATTENTION, MLP, PROJECTIONS = ("W_Q", "W_K", "W_V", "W_O"), ("W_gate", "W_up", "W_down"), ("Q", "K", "V")
 EPSILONS = [Fraction(1, 10**k) for k in (5, 6, 8, 12)] + [Fraction(0)]
+# kinds of parameters that a change of the projections takes along
+BIASES = (("Wb", ""), ("W", ", but not their biases"), ("b", ", of the biases alone"))
 BASES = (10000, 500000, 1000000)
 
 
@@ -120,27 +122,32 @@ def of_projections(c: Config) -> Iterator[Change]:
     shape = {x: c.shapes[f"layers.0.W_{x}"] for x in PROJECTIONS}
     for a, b in itertools.combinations(PROJECTIONS, 2):
         if shape[a] == shape[b]:
-            yield Change(f"W_{a} and W_{b} swapped", layer=exchanged((f"W_{a}", f"W_{b}"), (f"b_{a}", f"b_{b}")))
+            for kinds, which in BIASES if c.biased else BIASES[:1]:
+                pairs = [(f"{kind}_{a}", f"{kind}_{b}") for kind in kinds]
+                yield Change(f"W_{a} and W_{b} swapped{which}", layer=exchanged(*pairs))
     if shape["Q"] == shape["K"] == shape["V"]:
-        for order in ("KVQ", "VQK"):
-            yield Change(f"fused weights in the order {', '.join(order)}", layer=functools.partial(reorder, order))
+        for order, (kinds, which) in itertools.product(("KVQ", "VQK"), BIASES if c.biased else BIASES[:1]):
+            words = f"fused weights in the order {', '.join(order)}{which}"
+            yield Change(words, layer=functools.partial(reorder, order, kinds))
     if c.kv_heads > 1:
-        yield Change("fused weights head by head", layer=functools.partial(fuse_again, True))
-        yield Change("fused weights one after another, not head by head", layer=functools.partial(fuse_again, False))
+        for kinds, which in BIASES if c.biased else BIASES[:1]:
+            for by_head, words in ((True, "head by head"), (False, "one after another, not head by head")):
+                layer = functools.partial(fuse_again, by_head, kinds)
+                yield Change(f"fused weights {words}{which}", layer=layer)
     if 1 < c.kv_heads < c.heads:
         yield Change("head h reads keys h mod groups, not h // (heads/groups)", layer=spread_groups)
 
 
-def reorder(order: str, c: Config, w: Weights) -> Weights:
+def reorder(order: str, kinds: str, c: Config, w: Weights) -> Weights:
     """What was taken as q, k, v holds these projections instead."""
     old = dict(zip(order, PROJECTIONS, strict=True))
-    return w | {f"{kind}_{x}": w[f"{kind}_{y}"] for x, y in old.items() for kind in "Wb" if f"{kind}_{x}" in w}
+    return w | {f"{kind}_{x}": w[f"{kind}_{y}"] for x, y in old.items() for kind in kinds if f"{kind}_{x}" in w}
 
 
-def fuse_again(by_head: bool, c: Config, w: Weights) -> Weights:
+def fuse_again(by_head: bool, kinds: str, c: Config, w: Weights) -> Weights:
     """W_Q, W_K, W_V put together as they were read, and taken apart in the other way."""
     groups, found = c.kv_heads, dict(w)
-    for kind in "Wb":
+    for kind in kinds:
         names = [f"{kind}_{x}" for x in PROJECTIONS if f"{kind}_{x}" in w]
         if not names:
             continue
@@ -221,9 +228,12 @@ def of_norm(c: Config, kinds: set[str]) -> Iterator[Change]:
     layers = kinds & {"attention", "mlp"}
     if "norm" in kinds and c.order != "post" and c.norm != "none":
         yield Change("no norm after the last layer", skip_norm=True)
+    if not layers and c.order == "post":
+        return
     if layers:
         for order in ORDERS:
-            if order != c.order:
+            # a part of a layer does not tell "parallel" from "pre"
+            if order != c.order and ("parallel" not in (order, c.order) or len(layers) == 2):
                 yield Change(f"order {order!r}", config=changing(order=order))
         if "layers.0.gain_2" in c.shapes:
             yield Change("the two norms swapped", layer=exchanged(("gain_1", "gain_2"), ("offset_1", "offset_2")))

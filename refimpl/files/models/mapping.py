@@ -160,10 +160,15 @@ def take_weights(
         got = f"{config.layers} layers for {len(tensors.arrays)} tensors"
         raise ValueError(f"{about}: `config` must have no more layers than there are tensors, got {got}")
     weights: dict[str, np.ndarray] = {}
-    for name, holding in read_mapping(about, config, mapping).items():
+    holdings = read_mapping(about, config, mapping)
+    for name, holding in holdings.items():
         if holding is None:
             tensors.arrays.pop(name, None)
             continue
+        if name not in tensors:
+            near = difflib.get_close_matches(name, tensors.arrays.keys() - holdings.keys(), n=1)
+            hint = f"; did you mean {printable(near[0])!r}?" if near else ""
+            raise ValueError(f"{about}: tensor {printable(name)!r}, which holds {holding}, is missing{hint}")
         for ours, x in split_tensor(config, holding, take_tensor(tensors, config, name, holding)).items():
             if ours in weights and not np.array_equal(weights[ours], x):
                 raise ValueError(f"{about}: tensor {name!r} must equal the other tensor that holds {ours!r}")
@@ -227,10 +232,6 @@ def read_holding(about: str, config: Config, value: Any, layer: int | None) -> H
 
 def take_tensor(tensors: Tensors, config: Config, name: str, holding: Holding) -> np.ndarray:
     """The tensor of this name. If its shape is wrong, the error says what it may hold instead."""
-    if name not in tensors:
-        near = difflib.get_close_matches(name, list(tensors.arrays), n=1)
-        hint = f"; did you mean {printable(near[0])!r}?" if near else ""
-        raise ValueError(f"{tensors.about}: tensor {printable(name)!r}, which holds {holding}, is missing{hint}")
     wanted, got = holding.shape(config), tensors.arrays[name].shape
     if got != wanted:
         others = [str(other) for other in other_readings(config, holding) if other.shape(config) == got]
