@@ -14,6 +14,7 @@ E[x²] − E[x]², may round a little more than the bound allows for.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -38,7 +39,6 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")  # of which RunningError 
 TOKENS = 16  # of the text that is drawn where none is given
 UP = 1 + 2.0**-50  # covers the rounding of a difference of float64
 NARROWER = "computed in float32 somewhere, such as RoPE's angles or a norm: dtype='float32' allows for it"
-ADVICE = "In the mapping, write each of them the other way: 'W_Q' for 'W_Q.T', or the reverse."
 GELU = "GELU by erf, the default of torch, is none of ours; nn.GELU(approximate='tanh') is."
 
 
@@ -127,7 +127,10 @@ class Comparison:
         lines += wrap(f"This stage agrees with: {self.likely[0]}")
         if others := self.likely[1:]:
             lines += wrap(f"This text does not tell it from: {'; '.join(others)}")
-        return lines + (wrap(ADVICE) if "transposed" in self.likely[0] else [])
+        if "transposed" in self.likely[0]:
+            each = " and ".join(f"'{name}' for '{name}.T'" for name in re.findall(r"W_\w+", self.likely[0]))
+            lines += wrap(f"In the mapping, write {each}, or the reverse.")
+        return lines
 
     def blind_spots(self) -> list[str]:
         lines = []

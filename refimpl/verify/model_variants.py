@@ -233,7 +233,7 @@ def of_norm(c: Config, kinds: set[str]) -> Iterator[Change]:
     if layers:
         for order in ORDERS:
             # a part of a layer does not tell "parallel" from "pre"
-            if order != c.order and ("parallel" not in (order, c.order) or len(layers) == 2):
+            if order != c.order and ("parallel" not in (order, c.order) or (len(layers) == 2 and c.hidden)):
                 yield Change(f"order {order!r}", config=changing(order=order))
         if "layers.0.gain_2" in c.shapes:
             yield Change("the two norms swapped", layer=exchanged(("gain_1", "gain_2"), ("offset_1", "offset_2")))
