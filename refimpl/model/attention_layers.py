@@ -184,9 +184,9 @@ class Config(Family):
         x = x + mlp(y, w["W_up"], w["W_down"], w.get("W_gate"), b_up, b_down, activation=self.activation)
         return self.norm_of(w, 2, x) if self.order == "post" else x
 
-    def norm_of(self, w: dict[str, Array], j: int, x: Array) -> Array:
+    def norm_of(self, w: dict[str, Array], j: int, y: Array) -> Array:
         """The first or second norm of a layer."""
-        return norm(x, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=self.norm, epsilon=self.epsilon)
+        return norm(y, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=self.norm, epsilon=self.epsilon)
 
     def check_past(self, who: str, name: str, past: Any, like: Array) -> None:
         past.check_heads(who, name, self.kv_heads, self.d, self.m, self.normalise, like)

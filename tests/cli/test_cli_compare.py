@@ -129,6 +129,7 @@ WRONG = {
     "compare: --tokens must hold ids from 0 to 6, got 9 at token 0": (*MINE, "--tokens", "9"),
     "--tokens: must be token ids such as '3 1 4'": (*MINE, "--tokens", "a b"),
     "compare: --dtype must be one of bfloat16": (*MINE, "--dtype", "int8"),
+    "--mapping: --limit must be": (*MINE, "--limit", "-1"),
     "--out: cannot write /": (*MINE, "--out", "/"),
     "must be a file of its own, not one that is read or written": (*MINE, "--json", "mine.safetensors"),
     "--out: ": (*MINE, "--out", "mine.safetensors"),

@@ -154,24 +154,21 @@ def without(name: str) -> dict[str, Any]:
 
 # the words of an error: weights, and changes of the mapping
 WRONG: dict[str, tuple[dict[str, Any], dict[Any, Any]]] = {
-    "tensor 'blocks.1.w_q', which holds 'W_Q.T', is missing; did you mean 'block.1.w_q'?": (
+    "tensor 'blocks.1.w_q' must be there to hold 'W_Q.T', got no such name; did you mean 'block.1.w_q'?": (
         without("blocks.1.w_q") | {"block.1.w_q": WEIGHTS["blocks.1.w_q"]},
         {},
     ),
-    "tensor 'blocks.0.w_q', which holds 'W_Q', must have shape (6, 8), got (8, 6); 'W_Q.T' would fit": (
+    "tensor 'blocks.0.w_q' must have shape (6, 8) to hold 'W_Q', got (8, 6); 'W_Q.T' would fit": (
         WEIGHTS,
         {"blocks.{}.w_q": "W_Q"},
     ),
-    "tensor 'blocks.0.W.qkv', which holds 'W_Q.T', must have shape (8, 6), got (22, 6); "
+    "tensor 'blocks.0.W.qkv' must have shape (8, 6) to hold 'W_Q.T', got (22, 6); "
     "['W_Q.T', 'W_K.T', 'W_V.T'] would fit": (IN_TURN, {"blocks.{}.W.qkv": "W_Q.T"}),
-    "tensor 'blocks.0.W.qkv', which holds ['W_Q', 'W_K', 'W_V'], must have shape (6, 22), got (22, 6); "
+    "tensor 'blocks.0.W.qkv' must have shape (6, 22) to hold ['W_Q', 'W_K', 'W_V'], got (22, 6); "
     "['W_Q.T', 'W_K.T', 'W_V.T'] would fit": (IN_TURN, {"blocks.{}.W.qkv": ["W_Q", "W_K", "W_V"]}),
-    "tensor 'blocks.0.w_q', which holds {'by_head': ['W_Q.T', 'W_K.T']}, must have shape (16, 6), got (8, 6); "
+    "tensor 'blocks.0.w_q' must have shape (16, 6) to hold {'by_head': ['W_Q.T', 'W_K.T']}, got (8, 6); "
     "'W_Q.T' would fit": (WEIGHTS, {"blocks.{}.w_q": {"by_head": ["W_Q.T", "W_K.T"]}}),
-    "tensor 'model.gain', which holds 'gain', must have shape (6,), got (2,)": (
-        WEIGHTS | {"model.gain": np.ones(2)},
-        {},
-    ),
+    "tensor 'model.gain' must have shape (6,) to hold 'gain', got (2,)": (WEIGHTS | {"model.gain": np.ones(2)}, {}),
     "tensor 'model.gain' must be finite, got nan or inf at": (WEIGHTS | {"model.gain": np.full(6, np.nan)}, {}),
     "tensor 'model.gain' must hold floats, got int64": (WEIGHTS | {"model.gain": np.ones(6, np.int64)}, {}),
     "tensor 'blocks.2.w_q' is of layer 2, but `config` has 2 layers": (WEIGHTS | {"blocks.2.w_q": np.ones(1)}, {}),

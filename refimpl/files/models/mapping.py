@@ -97,7 +97,10 @@ def model_from_weights(
         check_path(who, weights)
         about, arrays = str(weights), dict(read_safetensors(weights).tensors)
     tensors = Tensors(who, printable(about), arrays, system)
-    return tensors.model(config, take_weights(tensors, config, mapping, zeros))
+    found = take_weights(tensors, config, mapping, zeros)
+    if tensors.arrays:
+        raise ValueError(f"{tensors.about}: {unmapped(tensors.arrays, config, mapping)}")
+    return tensors.model(config, found)
 
 
 def read_mapping_file(path: PathLike) -> tuple[Config, dict[str, Any], list[str]]:
@@ -168,13 +171,12 @@ def take_weights(
         if name not in tensors:
             near = difflib.get_close_matches(name, tensors.arrays.keys() - holdings.keys(), n=1)
             hint = f"; did you mean {printable(near[0])!r}?" if near else ""
-            raise ValueError(f"{about}: tensor {printable(name)!r}, which holds {holding}, is missing{hint}")
+            wanted = f"must be there to hold {holding}"
+            raise ValueError(f"{about}: tensor {printable(name)!r} {wanted}, got no such name{hint}")
         for ours, x in split_tensor(config, holding, take_tensor(tensors, config, name, holding)).items():
             if ours in weights and not np.array_equal(weights[ours], x):
                 raise ValueError(f"{about}: tensor {name!r} must equal the other tensor that holds {ours!r}")
             weights[ours] = x
-    if tensors.arrays:
-        raise ValueError(f"{about}: {unmapped(tensors.arrays, config, mapping)}")
     allowed = check_zeros(about, config, zeros)
     for ours, shape in config.shapes.items():
         if ours not in weights:
@@ -236,8 +238,8 @@ def take_tensor(tensors: Tensors, config: Config, name: str, holding: Holding) -
     if got != wanted:
         others = [str(other) for other in other_readings(config, holding) if other.shape(config) == got]
         hint = f"; {others[0]} would fit" if others else ""
-        where = f"tensor {printable(name)!r}, which holds {holding},"
-        raise ValueError(f"{tensors.about}: {where} must have shape {wanted}, got {got}{hint}")
+        wanted_as = f"must have shape {wanted} to hold {holding}"
+        raise ValueError(f"{tensors.about}: tensor {printable(name)!r} {wanted_as}, got {got}{hint}")
     return tensors.take(name, *wanted)
 
 
