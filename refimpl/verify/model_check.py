@@ -78,7 +78,7 @@ def located_at(where: tuple[int, ...]) -> str:
 class Comparison:
     """The verdicts on all stages, and what the first one that differs points to.
 
-    likely  the changes of our model that make that stage agree
+    likely  the changes of our model that make that stage agree, the nearest first
     unseen  where all agrees: other readings of the model that agree too, so that this text does not
             tell them apart; by their words, the stages
     notes   what was taken for granted
@@ -126,7 +126,7 @@ class Comparison:
             return [*lines, *wrap("No change of our model that was tried makes this stage agree.")]
         lines += wrap(f"This stage agrees with: {self.likely[0]}")
         if others := self.likely[1:]:
-            lines += wrap(f"This text does not tell it from: {'; '.join(others)}")
+            lines += wrap(f"Within the bound too, and no nearer: {'; '.join(others)}") + self.advice()
         if "transposed" in self.likely[0]:
             each = " and ".join(f"'{name}' for '{name}.T'" for name in re.findall(r"W_\w+", self.likely[0]))
             lines += wrap(f"In the mapping, write {each}, or the reverse.")
@@ -137,7 +137,10 @@ class Comparison:
         for words, stages in self.unseen.items():
             where = stages[0] if len(stages) == 1 else f"{stages[0]} and {len(stages) - 1} more"
             lines += wrap(f"- {words} ({where})")
-        return ["This text does not tell from the model as it is:", *lines] if lines else []
+        return ["This text does not tell from the model as it is:", *lines, *self.advice()] if lines else []
+
+    def advice(self) -> list[str]:
+        return ["In float64 the bounds are far smaller, and tell more apart."] if self.dtype in DTYPES[1:] else []
 
 
 def wrap(text: str) -> list[str]:
@@ -344,32 +347,33 @@ class TwoModels:
             error, most = float(abs(got - ours)[found.index]), float(bound[found.index])
         return StageCheck(name, found.verdict, found.index, error, most, found.rows, found.vacuous)
 
-    def agrees(
-        self,
-        part: Part,
-        x: Any,
-        change: Change = AS_IT_IS,
-        only: int | None = None,
-        dtype: str | None = None,
-        stop: Any = None,
-    ) -> bool:
-        """Is a part, perhaps changed, within its bound of theirs, not vacuously in every row?"""
+    def agrees(self, part: Part, x: Any, change: Change = AS_IT_IS, **how: Any) -> bool:
+        return self.difference(part, x, change, **how) is not None
+
+    def difference(
+        self, part: Part, x: Any, change: Change, only: int | None = None, dtype: str | None = None, stop: Any = None
+    ) -> float | None:
+        """How far a part, perhaps changed, is from theirs; None if beyond its bound or vacuous."""
         got = self.stages[part.last] if stop is None else stop
         try:
             ours, bound = self.run(part, x, change, only, dtype or self.dtype)
         except (ArithmeticError, TypeError, ValueError):  # a change that this model or text does not allow
-            return False
+            return None
         if bound is None:
-            return bool(self.system.equal(got, ours))
+            return 0.0 if self.system.equal(got, ours) else None
+        off = np.abs(got - ours)
         informs = np.max(bound, axis=-1) < np.max(np.abs(ours), axis=-1)
-        return bool((np.abs(got - ours) <= bound).all() and (informs.any() or not np.any(got - ours)))
+        return float(off.max()) if (off <= bound).all() and (informs.any() or not off.any()) else None
 
     def alike(self, part: Part) -> list[str]:
-        """The changes that agree with theirs, of all layers of a part or, if none does, of one."""
-        x = self.start(part)
-        known = list(changes(part.config, part.kinds))
-        found = [change.words for change in known if self.agrees(part, x, change)]
-        if len(part.own_layers) > 1 and not found:
-            alone = [(c, i) for c in known for i in part.own_layers if self.agrees(part, x, c, i)]
-            found = [f"{c.words} in layer {i}" for c, i in alone]
-        return found
+        """The changes that agree with theirs, the nearest first.
+
+        They are changes of all layers of a part or, if none of those agrees, of one.
+        """
+        x, known = self.start(part), list(changes(part.config, part.kinds))
+        found = [(self.difference(part, x, change), change.words) for change in known]
+        if len(part.own_layers) > 1 and all(off is None for off, _ in found):
+            alone = [(change, i) for change in known for i in part.own_layers]
+            found = [(self.difference(part, x, c, only=i), f"{c.words} in layer {i}") for c, i in alone]
+        near = [(off, words) for off, words in found if off is not None]
+        return [words for _, words in sorted(near, key=lambda pair: pair[0])]

@@ -275,6 +275,17 @@ def test_a_planted_mistake_is_found_and_named(words):
     assert found.likely == (words,)
 
 
+def test_the_nearest_change_is_named_first_and_float64_tells_more_apart():
+    model = random_model(Float(), replace(LLAMA, epsilon=Fraction(1, 2)), 0)
+    theirs = config_of(epsilon=Fraction(1, 10**5))(model)
+    found = compare(model, program(theirs, np.float32))
+    assert found.likely[0] == "epsilon 1e-05 in the norm" and "epsilon 1e-06 in the norm" in found.likely[1:]
+    assert "Within the bound too, and no nearer: " in str(found) and "In float64 the bounds are far smaller" in str(
+        found
+    )
+    assert compare(model, program(theirs)).likely == ("epsilon 1e-05 in the norm",)
+
+
 def test_no_causal_mask():
     model = random_model(Float(), LLAMA, 0)
     found = compare(model, program(model, mask="full"))
