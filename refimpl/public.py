@@ -22,6 +22,7 @@ from .attention.softmax_attention import KVCache, softmax_attention, softmax_att
 from .errors import NotDefined, NotFinite, Underflow, ZeroDenominator
 from .files.checkpoint import digest, load, save
 from .files.models import read_model
+from .files.models.mapping import model_from_weights
 from .files.tokenizers import read_tokenizer
 from .model.attention_layers import Config, Rotary
 from .model.generation import generate
@@ -59,11 +60,13 @@ __all__ += ["softmax_attention", "softmax_attention_shifted", "KVCache", "Memory
 __all__ += ["RandomFeatures", "random_features", "mean_squared_error", "recurrence", "recurrence_sum", "Carried"]
 __all__ += ["Config", "Rotary", "Rwkv", "Model", "random_model", "draw_model", "transformer", "generate"]
 __all__ += ["convert", "unconvert", "Compression", "Best", "Fidelity", "fidelity"]
-__all__ += ["save", "load", "digest", "read_model", "read_tokenizer"]
+__all__ += ["save", "load", "digest", "read_model", "model_from_weights", "read_tokenizer"]
+__all__ += ["compare", "Comparison"]
 __all__ += ["check_conversion", "exact_probe", "Probe", "exact_with_bound", "judge", "Judgement", "unit_roundoff"]
 __all__ += ["NotDefined", "NotFinite", "Underflow", "ZeroDenominator", "__version__"]
 
 _VERIFY = {"check_conversion": "conversion_check", "exact_probe": "probes", "Probe": "probes"}
+_VERIFY |= {"compare": "model_check", "Comparison": "model_check"}
 _VERIFY |= dict.fromkeys(["exact_with_bound", "judge", "Judgement", "unit_roundoff"], "bounds")
 
 

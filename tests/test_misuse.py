@@ -198,7 +198,16 @@ GOOD: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         ri.read_model,
         {"path": "model", "dtype": "float64", "library": "numpy", "device": None, "limit": 1},
     ),
+    "model_from_weights": (
+        ri.model_from_weights,
+        {"config": ri.Config(1, 3, norm="none"), "weights": {x: a(3, 1) for x in "qkv"} | {"o": a(1, 3)}}
+        | {"mapping": {f"{x}": f"layers.0.W_{x.upper()}" for x in "qkvo"}, "zeros": [], "system": F},
+    ),
     "read_tokenizer": (ri.read_tokenizer, {"path": "tokenizer.bin", "limit": 1}),
+    "compare": (
+        ri.compare,
+        {"model": model, "my_forward": model, "tokens": text, "dtype": None, "unseen": False, "seed": 1},
+    ),
     "check_conversion": (
         ri.check_conversion,
         {"model": model, "converted": converted, "prompt": np.array([3, 1, 4]), "text": text, **changes, "chunk": 2},
@@ -238,9 +247,9 @@ for kind in (F, QQ, GF(10007), ri.MP(20)):
 
 
 # Given a function of the caller's, these call it. What it raises is not ours.
-CALLED = {"draw_model draw", "transformer form", "convert form", "unconvert form"}
+CALLED = {"draw_model draw", "transformer form", "convert form", "unconvert form", "compare my_forward"}
 # Made by the library, or without arguments.
-NOT_CALLED = {"Degrees", "Dependencies", "Fidelity", "Judgement", "Probe"}
+NOT_CALLED = {"Comparison", "Degrees", "Dependencies", "Fidelity", "Judgement", "Probe"}
 FUNCTIONS = {"a class", "a function", "a model", "a softmax model"}
 
 

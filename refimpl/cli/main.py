@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": "check every theorem in every number system",
     "show": "a theorem: its statement, assumptions, source, evidence and code",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
+    "compare": "your own model against ours, stage by stage: the first layer that differs, and why",
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",
     "doctor": "versions, libraries and devices found; what is missing and how to get it",
 }

@@ -162,25 +162,31 @@ class Config(Family):
     def layer(self, model: Model, i: int, x: Array, past: Any, run: Pass) -> tuple[Array, Any]:
         """Layer i on x (..., n, width), with attention from `past`; see Config for `order`."""
         w = model.layer_weights(i)
-
-        def norm_(j: int, y: Array) -> Array:
-            return norm(y, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=self.norm, epsilon=self.epsilon)
-
-        def mlp_(y: Array) -> Array:
-            b_up, b_down = w.get("b_up", 0), w.get("b_down", 0)
-            return mlp(y, w["W_up"], w["W_down"], w.get("W_gate"), b_up, b_down, activation=self.activation)
-
         try:
-            y = x if self.order == "post" else norm_(1, x)
-            o, after = attend(self, model, i, w, y, past, run)
-            x = x + o if self.order != "post" else norm_(1, x + o)
-            if self.hidden and self.order == "parallel":
-                x = x + mlp_(y)
-            elif self.hidden:
-                x = x + mlp_(norm_(2, x)) if self.order == "pre" else norm_(2, x + mlp_(x))
-            return require_finite("transformer", "its output", x), after
+            y, after = self.attention_step(model, i, w, x, past, run)
+            return require_finite("transformer", "its output", self.mlp_step(w, y, x)), after
         except (ZeroDivisionError, NotFinite, Underflow) as error:
             raise type(error)(f"layer {i}: {error}") from error
+
+    def attention_step(
+        self, model: Model, i: int, w: dict[str, Array], x: Array, past: Any, run: Pass
+    ) -> tuple[Array, Any]:
+        """x + attention(norm x), or norm(x + attention x), and the past after this text."""
+        o, after = attend(self, model, i, w, x if self.order == "post" else self.norm_of(w, 1, x), past, run)
+        return (self.norm_of(w, 1, x + o) if self.order == "post" else x + o), after
+
+    def mlp_step(self, w: dict[str, Array], x: Array, before: Array) -> Array:
+        """The MLP on x, the output of the attention step, added to x; `before` was its input."""
+        if not self.hidden:
+            return x
+        y = x if self.order == "post" else self.norm_of(w, *((1, before) if self.order == "parallel" else (2, x)))
+        b_up, b_down = w.get("b_up", 0), w.get("b_down", 0)
+        x = x + mlp(y, w["W_up"], w["W_down"], w.get("W_gate"), b_up, b_down, activation=self.activation)
+        return self.norm_of(w, 2, x) if self.order == "post" else x
+
+    def norm_of(self, w: dict[str, Array], j: int, y: Array) -> Array:
+        """The first or second norm of a layer."""
+        return norm(y, w.get(f"gain_{j}", 1), w.get(f"offset_{j}", 0), kind=self.norm, epsilon=self.epsilon)
 
     def check_past(self, who: str, name: str, past: Any, like: Array) -> None:
         past.check_heads(who, name, self.kv_heads, self.d, self.m, self.normalise, like)

@@ -292,9 +292,20 @@ def run_layers(model: Model, x: Array, run: Pass) -> tuple[Array, tuple[Any, ...
 
 def unembed(model: Model, x: Array) -> Array:
     """Logits norm(x) Eᵀ; without a vocabulary, norm(x)."""
+    return logits(model, final_norm(model, x))
+
+
+def final_norm(model: Model, x: Array) -> Array:
+    """norm(x) after the last layer; in the order "post" x itself, which is normalised already."""
     c, w = model.config, model.weights
-    if c.order != "post":
-        x = norm(x, w.get("gain", 1), w.get("offset", 0), kind=c.norm, epsilon=c.epsilon)
+    if c.order == "post":
+        return x
+    return norm(x, w.get("gain", 1), w.get("offset", 0), kind=c.norm, epsilon=c.epsilon)
+
+
+def logits(model: Model, x: Array) -> Array:
+    """x Eᵀ for the normalised output x of the last layer; without a vocabulary, x itself."""
+    c, w = model.config, model.weights
     if c.vocabulary:
         x = x @ (array_namespace(x).matrix_transpose(w["embedding"]) if c.tied else w["unembedding"])
     return require_finite("transformer", "the output", x)

@@ -663,12 +663,15 @@ def test_texts_that_are_no_json(tmp_path):
         ({"wte.weight": None}, f"the file must be {KNOWN}, got tensors h.0.attn.bias"),
         ({"wpe.weight": None}, "tensor 'wpe.weight' must be in the file, got no such name"),
         ({"h.0.ln_1.weight": None}, "tensor 'h.0.ln_1.weight' must be in the file, got no such name"),
-        ({"h.1.mlp.c_fc.weight": None}, "tensor 'h.1.mlp.c_fc.weight' must be in the file, got no such name"),
+        ({"h.1.mlp.c_fc.weight": None}, "tensor 'h.1.mlp.c_fc.weight' must be there to hold 'W_up', got no such name"),
         (
             {"h.0.attn.c_attn.weight": np.zeros((12, 4))},
-            "tensor 'h.0.attn.c_attn.weight' must have shape (4, 12), got (12, 4)",
+            "tensor 'h.0.attn.c_attn.weight' must have shape (4, 12) to hold ['W_Q', 'W_K', 'W_V'], got (12, 4); ",
         ),
-        ({"wpe.weight": np.zeros((7, 5))}, "tensor 'wpe.weight' must have shape (7, 4), got (7, 5)"),
+        (
+            {"wpe.weight": np.zeros((7, 5))},
+            "tensor 'wpe.weight' must have shape (7, 4) to hold 'positions', got (7, 5)",
+        ),
         ({"wte.weight": np.zeros(4)}, "tensor 'wte.weight' must have 2 axes, none of them empty, got shape (4,)"),
         (
             {"wte.weight": np.zeros((0, 4))},
@@ -786,7 +789,7 @@ def test_llama_files_that_are_wrong(written):
         f"{path}: every tensor must be a weight of the model, got 'model.layers.0.self_attn.q_proj.bias', which is not",
     ):
         read_model(written("llama", arrays | {"model.layers.0.self_attn.q_proj.bias": np.zeros(4)}))
-    with says(ValueError, f"{path}: tensor 'lm_head.weight' must be in the file, got no such name"):
+    with says(ValueError, f"{path}: tensor 'lm_head.weight' must be there to hold 'unembedding.T', got no such name"):
         read_model(written("llama", {name: x for name, x in arrays.items() if name != "lm_head.weight"}))
     odd = LLAMA | {"head_dim": 3}
     with says(ValueError, "`head_dim` must be even for RoPE, got 3"):

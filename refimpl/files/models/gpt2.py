@@ -23,6 +23,7 @@ from ...model.transformer import Model
 from ...systems import System
 from ..disk import PathLike, check_path, is_shape, located, read_object
 from ..safetensors import read_safetensors
+from .mapping import take_weights
 from .reading import Format, Settings, Tensors
 
 LARGEST_NANO = 2**28  # bytes of a model in JSON
@@ -120,30 +121,25 @@ def gpt2(tensors: Tensors, settings: Settings, heads: int, epsilon: Fraction, ou
     for key in ("n_positions", "n_ctx", "block_size"):
         settings.check_integer(key, table)
 
-    def linear(name: str, into: int, out: int) -> np.ndarray:
-        name = f"{name}.weight"
-        return tensors.take(name, out, into).T if out_first else tensors.take(name, into, out)
-
-    weights = {"positions": tensors.take("wpe.weight", table, width)}
-    for i in range(layers):
-        h, w = f"h.{i}.", {}
-        for j in (1, 2):
-            w[f"gain_{j}"], w[f"offset_{j}"] = (tensors.take(f"{h}ln_{j}.{part}", width) for part in ("weight", "bias"))
-        w["W_Q"], w["W_K"], w["W_V"] = np.split(linear(f"{h}attn.c_attn", width, 3 * width), 3, axis=1)
-        w["b_Q"], w["b_K"], w["b_V"] = np.split(tensors.take(f"{h}attn.c_attn.bias", 3 * width), 3)
-        w["W_O"], w["b_O"] = linear(f"{h}attn.c_proj", width, width), tensors.take(f"{h}attn.c_proj.bias", width)
-        w["W_up"], w["b_up"] = linear(f"{h}mlp.c_fc", width, hidden), tensors.take(f"{h}mlp.c_fc.bias", hidden)
-        w["W_down"], w["b_down"] = linear(f"{h}mlp.c_proj", hidden, width), tensors.take(f"{h}mlp.c_proj.bias", width)
-        weights |= {f"layers.{i}.{name}": x for name, x in w.items()}
-    weights["gain"], weights["offset"] = (tensors.take(f"ln_f.{part}", width) for part in ("weight", "bias"))
-    if not (tied := "lm_head.weight" not in tensors):
-        weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
-    weights["embedding"] = tensors.take("wte.weight", vocabulary, width)
+    tied = "lm_head.weight" not in tensors
     d = width // heads
     sizes: dict[str, Any] = {"hidden": hidden, "vocabulary": vocabulary, "table": table}
     with located(tensors.about):
         config = Config(layers, width, heads, None, d, d, "softmax", epsilon=epsilon, biased=True, tied=tied, **sizes)
-    return tensors.model(config, weights)
+    mapping = mapping_of(".T" if out_first else "") | ({} if tied else {"lm_head.weight": "unembedding.T"})
+    return tensors.model(config, take_weights(tensors, config, mapping))
+
+
+def mapping_of(T: str) -> dict[str, Any]:
+    """What each tensor holds, as in mapping.py; T: what stands behind the name of a matrix."""
+    names: dict[str, Any] = {"wte.weight": "embedding", "wpe.weight": "positions"}
+    for theirs, ours in {"ln_f": "", "h.{}.ln_1": "_1", "h.{}.ln_2": "_2"}.items():
+        names |= {f"{theirs}.weight": f"gain{ours}", f"{theirs}.bias": f"offset{ours}"}
+    for theirs, ours in {"attn.c_proj": "O", "mlp.c_fc": "up", "mlp.c_proj": "down"}.items():
+        names |= {f"h.{{}}.{theirs}.weight": f"W_{ours}{T}", f"h.{{}}.{theirs}.bias": f"b_{ours}"}
+    names["h.{}.attn.c_attn.weight"] = [f"W_{x}{T}" for x in "QKV"]
+    names["h.{}.attn.c_attn.bias"] = [f"b_{x}" for x in "QKV"]
+    return names
 
 
 FORMATS = (

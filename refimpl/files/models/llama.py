@@ -24,6 +24,7 @@ from ...model.transformer import Model
 from ...systems import Float, System
 from ..disk import PathLike, check_path, located, opened, read_object
 from ..safetensors import read_safetensors
+from .mapping import take_weights
 from .reading import Format, Opening, Settings, Tensors
 
 HEADER = ("dim", "hidden", "layers", "heads", "kv_heads", "vocabulary", "context")
@@ -31,8 +32,13 @@ LLAMA: dict[str, Any] = {"phi": "softmax", "norm": "rms", "activation": "silu", 
 LARGEST = 2**24  # the largest number that a header may have
 MATRICES = {"W_Q": "wq", "W_K": "wk", "W_V": "wv", "W_O": "wo", "W_gate": "w1", "W_up": "w3", "W_down": "w2"}
 ROPE = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
-PROJECTIONS = {f"W_{letter}": f"self_attn.{letter.lower()}_proj" for letter in "QKVO"}
-PROJECTIONS |= {"W_gate": "mlp.gate_proj", "W_up": "mlp.up_proj", "W_down": "mlp.down_proj"}
+# the names of Hugging Face, as in mapping.py
+MAPPING = {"model.embed_tokens.weight": "embedding", "model.norm.weight": "gain"}
+MAPPING |= {f"model.layers.{{}}.self_attn.{letter.lower()}_proj.weight": f"W_{letter}.T" for letter in "QKVO"}
+MAPPING |= {f"model.layers.{{}}.mlp.{name}_proj.weight": f"W_{name}.T" for name in ("gate", "up", "down")}
+MAPPING |= {"model.layers.{}.input_layernorm.weight": "gain_1"}
+MAPPING |= {"model.layers.{}.post_attention_layernorm.weight": "gain_2"}
+HEAD = {"lm_head.weight": "unembedding.T"}
 
 
 def read_llama2c(path: PathLike, *, system: System) -> Model:
@@ -131,23 +137,11 @@ def read_llama(path: PathLike, *, system: System) -> Model:
     tied = settings.boolean("tie_word_embeddings", False)
     if tied and "lm_head.weight" in tensors:
         tensors.remove_tied("lm_head.weight", "model.embed_tokens.weight", beside)
-    shapes = {"W_Q": (heads * d, width), "W_K": (groups * d, width), "W_V": (groups * d, width)}
-    shapes |= {"W_O": (width, heads * d), "W_gate": (hidden, width), "W_up": (hidden, width), "W_down": (width, hidden)}
-    weights = {"gain": tensors.take("model.norm.weight", width)}
-    for i in range(layers):
-        h = f"model.layers.{i}."
-        w = {name: tensors.take(f"{h}{PROJECTIONS[name]}.weight", *shape).T for name, shape in shapes.items()}
-        w["gain_1"] = tensors.take(f"{h}input_layernorm.weight", width)
-        w["gain_2"] = tensors.take(f"{h}post_attention_layernorm.weight", width)
-        weights |= {f"layers.{i}.{name}": x for name, x in w.items()}
-    weights["embedding"] = tensors.take("model.embed_tokens.weight", vocabulary, width)
-    if not tied:
-        weights["unembedding"] = tensors.take("lm_head.weight", vocabulary, width).T
     epsilon, rope = settings.fraction("rms_norm_eps", "1e-6"), read_rope(settings, d)
     more: dict[str, Any] = {"epsilon": epsilon, "hidden": hidden, "vocabulary": vocabulary}
     with located(tensors.about):
         config = Config(layers, width, heads, groups, d, d, **LLAMA, **more, rope=rope, tied=tied)
-    return tensors.model(config, weights)
+    return tensors.model(config, take_weights(tensors, config, MAPPING if tied else MAPPING | HEAD))
 
 
 def read_rope(settings: Settings, width: int) -> Rotary:
