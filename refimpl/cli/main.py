@@ -28,7 +28,8 @@ COMMANDS = {
     "verify": "check every theorem in every number system",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",
-    "doctor": "versions, libraries and devices found; what is missing and how to get it",
+    "doctor": "what is here for each door, what is missing or slow, and how to get it",
+    "completion": "a script that completes commands, options and names in a shell",
 }
 # signals that end a command: its drafts are removed, and the exit status is 128 + the number
 SIGNALS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}

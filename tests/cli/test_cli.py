@@ -39,7 +39,7 @@ def computed(out):
 
 def test_help(capsys):
     status, out, _ = run(capsys, "--help")
-    assert status == 0 and all(command in out for command in ("verify", "convert", "generate", "doctor"))
+    assert status == 0 and all(command in out for command in ("verify", "convert", "generate", "doctor", "completion"))
     status, out, _ = run(capsys, "verify", "--help")
     flags = ("--system", "--quick", "--full", "--seed", "--backend", "--device", "--json", "--replay", "--list")
     assert status == 0 and all(flag in out for flag in flags)
