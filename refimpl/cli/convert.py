@@ -261,8 +261,9 @@ def measure(request: Request, converted: Model, text: Any, words: str) -> Check:
 
 
 def chosen_memories(request: Request, converted: Model) -> list[str]:
-    """For each layer, a description of its memory."""
-    return [b.memories[-1].about for b in converted.biases or () if request.by and b.memories[-1].about]
+    """For each layer, a description of its memory, if any: strength 0 leaves none."""
+    memories = [b.memories[-1] for b in converted.biases or () if request.by and b.memories]
+    return [memory.about for memory in memories if memory.about]
 
 
 def describe_conversion(request: Request, converted: Model, seconds: float) -> list[str]:

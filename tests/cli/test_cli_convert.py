@@ -509,6 +509,13 @@ def test_memories(room, capsys):
         assert np.array_equal(load("b", model(SOFTMAX))([1, 2]), want([1, 2]))
 
 
+def test_a_prompt_that_counts_for_nothing(room, capsys):
+    save("s", model(SOFTMAX))
+    argv = ["s", "--prompt", "3 1", "--out", "b", "--by", "nystrom", "--features", "2", "--strength", "0"]
+    assert run(capsys, *argv)[0] == 0
+    assert np.array_equal(load("b", model(SOFTMAX))([1, 2]), model(SOFTMAX)([1, 2]))
+
+
 def test_a_text_and_its_tokenizer(room, capsys):
     models = folder("stories260K.bin", "tok512.bin")
     name, words = str(models / "stories260K.bin"), ["--tokenizer", str(models / "tok512.bin"), "--prompt"]
