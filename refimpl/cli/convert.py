@@ -150,6 +150,8 @@ def read_request(options: argparse.Namespace) -> Request:
     how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
     with naming_flags(r="--features", budget="--budget", error="--error", seed="--seed"):
         by = read_compression(options, model)
+    if by is not None and strength == 0:  # no file holds a memory of nothing
+        raise ValueError(f"--strength: must not be 0 with --by, which would remember nothing, got {options.strength}")
     if options.check and model.config.past is not State and strength != 1:
         once = "fidelity is to a prompt that counts once"
         raise ValueError(f"--check: {once}; --strength must be 1, got {options.strength}")
@@ -261,9 +263,8 @@ def measure(request: Request, converted: Model, text: Any, words: str) -> Check:
 
 
 def chosen_memories(request: Request, converted: Model) -> list[str]:
-    """For each layer, a description of its memory, if any: strength 0 leaves none."""
-    memories = [b.memories[-1] for b in converted.biases or () if request.by and b.memories]
-    return [memory.about for memory in memories if memory.about]
+    """For each layer, a description of its memory."""
+    return [b.memories[-1].about for b in converted.biases or () if request.by and b.memories[-1].about]
 
 
 def describe_conversion(request: Request, converted: Model, seconds: float) -> list[str]:

@@ -509,13 +509,6 @@ def test_memories(room, capsys):
         assert np.array_equal(load("b", model(SOFTMAX))([1, 2]), want([1, 2]))
 
 
-def test_a_prompt_that_counts_for_nothing(room, capsys):
-    save("s", model(SOFTMAX))
-    argv = ["s", "--prompt", "3 1", "--out", "b", "--by", "nystrom", "--features", "2", "--strength", "0"]
-    assert run(capsys, *argv)[0] == 0
-    assert np.array_equal(load("b", model(SOFTMAX))([1, 2]), model(SOFTMAX)([1, 2]))
-
-
 def test_a_text_and_its_tokenizer(room, capsys):
     models = folder("stories260K.bin", "tok512.bin")
     name, words = str(models / "stories260K.bin"), ["--tokenizer", str(models / "tok512.bin"), "--prompt"]
@@ -640,6 +633,10 @@ def npy(shape, data=b""):
         (["s", "--prompt", "1", "--by", "best", "--budget", "4"], "bytes, for one feature in each head, got 4"),
         (["s", "--prompt", "1", "--by", "cluster", "--features", "2"], "did you mean 'clusters'?"),
         (["s", "--prompt", "1", "--by", "clusters", "--features", "0"], "--features must be an integer"),
+        (
+            ["s", "--prompt", "1", "--by", "taylor", "--strength", "0.0"],
+            "--strength: must not be 0 with --by, which would remember nothing, got 0.0",
+        ),
         (["s", "--prompt", "1", "--strength", "2"], "convert: tokens of a KV cache count once; pass --by"),
         (
             ["s", "--prompt", "1", "--by", "clusters", "--features", "2", "--strength", "2", "--check"],
