@@ -9,13 +9,13 @@ __version__ = "0.1.0"
 CORE = ("numpy", "scipy", "mpmath", "array-api-compat")
 # distribution: (extra that installs it, what it is for)
 OPTIONAL = {
-    "torch": ("torch", "arrays on CPU or GPU"),
-    "jax": ("jax", "arrays on CPU, GPU or TPU"),
-    "cupy": ("cupy", "arrays on an NVIDIA GPU"),
-    "gmpy2": ("fast", "faster mpmath and ℚ"),
-    "python-flint": ("fast", "faster balls"),
-    "ml-dtypes": ("test", "bfloat16 and float8 in NumPy"),
-    "array-api-strict": ("test", "tests of the GPU path without a GPU"),
+    "torch": ("torch", "arrays on CPU, GPU"),
+    "jax": ("jax", "arrays on CPU, GPU, TPU"),
+    "cupy": ("cupy", "arrays on NVIDIA GPUs"),
+    "gmpy2": ("fast", "fast mpmath and ℚ"),
+    "python-flint": ("fast", "fast balls"),
+    "ml-dtypes": ("test", "bfloat16 in NumPy"),
+    "array-api-strict": ("test", "GPU code on the CPU"),
     "matplotlib": ("plot", "figures"),
 }
 

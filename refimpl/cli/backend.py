@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable
 
 from ..errors import choose, find_name
-from ..files.disk import located
 from ..systems import Float, System, floats
 from ..systems.floats import LIBRARIES
+from .prompt import naming_flags
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser, default: str | None, words: str) -> None:
@@ -28,7 +28,7 @@ def prepare_backend(library: str | None) -> None:
 def check_backend(library: str, device: str | None) -> None:
     """Refuse a library or a device that is missing or unknown, or that keeps no numbers."""
     choose("convert", "--backend", library, [*LIBRARIES, "jax"])
-    with located("--device"):
+    with naming_flags("--device", device="--device"):
         one = try_system(functools.partial(Float, library, "float32", device), library, device).convert([1])
     try:
         floats(one)

@@ -38,8 +38,7 @@ from .prompt import add_model_arguments, naming_flags, read_inputs
 HELD_OUT = 16  # tokens on which --check compares
 MOST_CHARACTERS, LARGEST_EXPONENT = 100, 400  # of a strength; floats have exponents to 308
 FAR = 10  # times the error of the prompted model is too much; chance alone gives a few times
-FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")}
-FLAGS |= {"model": "MODEL", "text": "--held-out"}
+FLAGS = {name: f"--{name}" for name in ("prompt", "mask", "strength", "chunk", "by")} | {"model": "MODEL"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,11 +109,13 @@ def run(options: argparse.Namespace) -> Outcome:
     """Convert a prompt, check if asked to, write biases that hold."""
     prepare_backend(options.backend)
     request, show, problems = read_request(options), progress(), list[Exception]()
-    with quiet(), naming_flags(**FLAGS):  # an overflow raises an error, so NumPy need not warn
+    with quiet():  # an overflow raises an error, so NumPy need not warn
         began = time.perf_counter()
-        converted = convert_prompt(request, show)
+        with naming_flags(**FLAGS, text="--prompt"):
+            converted = convert_prompt(request, show)
         seconds = time.perf_counter() - began
-        check = check_biases(request, converted, show) if options.check else Check()
+        with naming_flags(**FLAGS, text="--held-out"):
+            check = check_biases(request, converted, show) if options.check else Check()
     show("")
     written = False
     if check.status == 0:
@@ -149,6 +150,8 @@ def read_request(options: argparse.Namespace) -> Request:
     how = {"mask": options.mask, "restart": restart, "strength": strength, "chunk": options.chunk}
     with naming_flags(r="--features", budget="--budget", error="--error", seed="--seed"):
         by = read_compression(options, model)
+    if by is not None and strength == 0:  # no file holds a memory of nothing
+        raise ValueError(f"--strength: must not be 0 with --by, which would remember nothing, got {options.strength}")
     if options.check and model.config.past is not State and strength != 1:
         once = "fidelity is to a prompt that counts once"
         raise ValueError(f"--check: {once}; --strength must be 1, got {options.strength}")

@@ -1,15 +1,26 @@
-"""`refimpl doctor`: list libraries and devices. A broken library is a finding, not an error."""
+"""`refimpl doctor`: what is here for each door to refimpl, and what is missing or slow.
+
+A broken library is a finding, not an error.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import platform
+import shutil
+import subprocess
+import textwrap
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ..packages import CORE, OPTIONAL, __version__, version
-from .output import Outcome, json_target, noting, write_json
+from .output import Outcome, json_target, noting, one_line, write_json
+
+WIDTH = 80  # columns of a line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +62,25 @@ def cupy_devices() -> list[str]:
 DEVICES: dict[str, Callable[[], list[str]]] = {"torch": torch_devices, "jax": jax_devices, "cupy": cupy_devices}
 
 
+# door: its command, and what it can use
+DOORS = {
+    "verify a theorem": ("refimpl verify", ("gmpy2", "python-flint", "Coq")),
+    "check my kernel": ("refimpl verify exact_probes --backend LIB", ("torch", "jax", "cupy", "ml-dtypes")),
+    "learn": ("python examples/NAME.py", ("examples", "matplotlib", "real weights")),
+    "run the tests": ("python -m pytest -n auto", ("array-api-strict",)),
+}
+TOOLS = ("Coq", "examples", "real weights")  # what is no library of Python
+INDENT = 29  # columns of the name and the version
+
+
 def examine() -> dict[str, Any]:
-    """The version, devices and `problem` of every library."""
+    """The version, devices and `problem` of every library and tool, and which door uses it."""
     libraries = [examine_library(name) for name in (*CORE, *OPTIONAL)]
+    tools = [examine_coq(), examine_examples(), examine_weights()]
     well = all(entry["problem"] is None for entry in libraries if entry["library"] in CORE)
     here = {"refimpl": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    return {**here, "libraries": libraries, "well": well}
+    doors = {door: {"command": command, "uses": list(uses)} for door, (command, uses) in DOORS.items()}
+    return {**here, "cores": os.cpu_count(), "libraries": libraries, "tools": tools, "doors": doors, "well": well}
 
 
 def examine_library(name: str) -> dict[str, Any]:
@@ -75,10 +99,68 @@ def examine_library(name: str) -> dict[str, Any]:
     return {"library": name, "version": found, "devices": devices, "problem": problem, "purpose": purpose}
 
 
+def examine_coq() -> dict[str, Any]:
+    """Whether Coq is here, and whether it has checked the proofs."""
+    found: str | None = None
+    problem: str | None = "missing; apt install coq libcoq-mathcomp-algebra make; make -C proofs audit"
+    if path := shutil.which("coqc"):
+        found, problem = "unknown", None
+        with suppress(OSError, subprocess.SubprocessError):
+            shown = subprocess.run([path, "--print-version"], capture_output=True, text=True, timeout=20)
+            found = (shown.stdout.split() or [found])[0]
+    try:
+        from ..verify.formal import status
+
+        missing = status()
+    except Exception as error:  # a needed library is missing or broken, as is said elsewhere
+        missing = f"unknown: {type(error).__name__}"
+    if not missing:
+        problem = None
+    elif found:
+        problem = f"proofs NOT CHECKED: {missing}"
+    return {"tool": "Coq", "version": found, "problem": problem, "purpose": "proofs (PROVED)"}
+
+
+def examine_examples() -> dict[str, Any]:
+    folders = (Path(__file__).parents[2] / "examples", Path("examples").absolute())
+    found = next((n for folder in folders if (n := len([*folder.glob("[0-9]*.py")]))), 0)
+    problem = None if found else "missing; they are in the repository, not in the package"
+    return {"tool": "examples", "version": f"{found}" if found else None, "problem": problem, "purpose": "a course"}
+
+
+def examine_weights() -> dict[str, Any]:
+    folder = os.environ.get("REFIMPL_MODELS")
+    found = folder if folder and Path(folder).is_dir() else None
+    problem = None if found else "missing; set REFIMPL_MODELS=FOLDER"
+    return {"tool": "real weights", "version": "found" if found else None, "problem": problem, "purpose": "experiments"}
+
+
 def describe_findings(findings: dict[str, Any]) -> str:
-    lines = [f"refimpl {findings['refimpl']}, Python {findings['python']}, {findings['platform']}"]
-    for e in findings["libraries"]:
-        devices = f"devices: {', '.join(e['devices'])}" if e["devices"] else ""
-        lines.append(f"{e['library']:18}{e['version'] or '-':14}{e['purpose']:38}{e['problem'] or devices}".rstrip())
+    """What was found, for each door, in lines of at most 80 columns."""
+    named = {e["library"]: e for e in findings["libraries"]} | {e["tool"]: e for e in findings["tools"]}
+    system, cores = findings["platform"].split("-")[0], findings["cores"]
+    lines = [f"refimpl {findings['refimpl']}, Python {findings['python']}, {system}, {cores} cores"[:WIDTH]]
+    core = [named[name] for name in CORE]
+    lines.append("needed: " + ", ".join(f"{e['library']} {e['version']}" for e in core if not e["problem"]))
+    lines += [line for e in core if e["problem"] for line in describe_finding(e)]
+    for door, (command, uses) in DOORS.items():
+        lines.append(f"{door}: {command}")
+        lines += [line for name in uses if name in named for line in describe_finding(named[name])]
     problem = "Something that is needed is missing or broken; see above."
     return "\n".join([*lines, "All that is needed is here." if findings["well"] else problem])
+
+
+def describe_finding(entry: dict[str, Any]) -> list[str]:
+    """One line; more, if it is long."""
+    name, found, problem = entry.get("library") or entry["tool"], entry["version"], entry["problem"]
+    words = ", ".join(entry.get("devices") or [entry["purpose"]])
+    if problem and found is None:  # the first word of the problem is the version
+        found, _, problem = problem.partition("; ")
+        words = f"{'' if entry['purpose'] == 'needed' else 'for '}{entry['purpose']}: {problem}"
+    elif problem:
+        # Of a broken library the remedy must be seen: what Python says may be cut.
+        first, _, remedy = problem.rpartition("; ")
+        words = f"{first[: 2 * (WIDTH - INDENT) - len(remedy) - 6]}; {remedy}" if first else problem
+    head = f"  {name:17}{(found or '-').partition('+')[0][:9]:10}"
+    how: dict[str, Any] = {"initial_indent": head, "subsequent_indent": " " * INDENT, "break_on_hyphens": False}
+    return textwrap.wrap(one_line(words), WIDTH, **how)

@@ -44,10 +44,11 @@ def run(options: argparse.Namespace) -> Outcome:
     if target in inputs:
         raise ValueError(f"--logits: {options.logits} must be a file of its own, not one that is read")
     how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
-    with naming_flags(text="--prompt", model="MODEL", **{name: f"--{name}" for name in how}):
+    flags = {"text": "--prompt", "model": "MODEL"} | {name: f"--{name}" for name in how}
+    with naming_flags(**flags):
         text = check_request(model, text, **how)
     show = without_controls if sys.stdout is not None and sys.stdout.isatty() else str
-    with quiet():  # an overflow raises an error, so NumPy need not warn
+    with quiet(), naming_flags(**flags):  # an overflow raises an error, so NumPy need not warn
         logits, model = read_tokens(model, text)
         if target:
             with replacing("--logits", target) as file:

@@ -26,7 +26,8 @@ COMMANDS = {
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
     "compare": "your own model against ours, stage by stage: the first layer that differs, and why",
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",
-    "doctor": "versions, libraries and devices found; what is missing and how to get it",
+    "doctor": "what is here for each door, what is missing or slow, and how to get it",
+    "completion": "a script that completes commands, options and names in a shell",
 }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..budget import budget, spend
 from ..errors import printable
 from ..files.checkpoint import BiasesAlone, load
-from ..files.disk import LARGEST_TEXT, located, opened, recording
+from ..files.disk import LARGEST_TEXT, opened, recording
 from ..files.models import read_model
 from ..files.tokenizers import ByteTokenizer, Tokenizer, check_vocabulary, read_tokenizer
 from ..model.transformer import Model
@@ -40,13 +40,31 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, default=1, metavar="N", help=f"{beyond} (default: 1)")
 
 
+# The functions of Python with whose names errors begin
+FUNCTIONS = re.compile(
+    r"^(?:(?:read_\w+|load|encode|convert|generate|transformer|fidelity|\w+_conversion|[A-Z][a-z]\w*): )+"
+)
+
+
 @contextmanager
-def naming_flags(**flags: str) -> Iterator[None]:
-    """Errors inside this block name the flags of the command line, not our parameters."""
+def naming_flags(place: str = "", /, **flags: str) -> Iterator[None]:
+    """Errors inside this block name flags of the command line, not our functions and parameters.
+
+    place : the flag, or MODEL, that all of the block is about
+    """
     try:
         yield
-    except (ValueError, TypeError) as error:
-        raise ValueError(re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), str(error))) from error
+    except (ValueError, TypeError, OSError) as error:
+        text = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), str(error))
+        text = re.sub(r"\b(\w+)='(\w+)'", lambda m: f"{flags[m[1]]} {m[2]}" if m[1] in flags else m[0], text)
+        ours = FUNCTIONS.sub("", text)
+        if ours.startswith(("--", "MODEL")):
+            text = ours
+        elif place:
+            text = f"{place}: {ours}"
+        if text == str(error):
+            raise
+        raise (OSError if isinstance(error, OSError) else ValueError)(text) from error
 
 
 class Inputs(NamedTuple):
@@ -61,36 +79,45 @@ class Inputs(NamedTuple):
 
 def read_inputs(options: argparse.Namespace) -> Inputs:
     """MODEL with the biases of --baked, its tokenizer, and --prompt as token ids or vectors."""
-    with located("--dtype"):
+    flags = {"base": "MODEL", "limit": "--limit", "text": "the text"} | (
+        {"library": "--backend"} if options.command == "convert" else {}
+    )
+    with naming_flags("--dtype", dtype="--dtype"):
         Float(options.backend, options.dtype)
-    with naming_flags(base="MODEL", limit="--limit"), recording() as files:
-        where = {"library": options.backend, "device": options.device}
-        try:
-            model = read_model(options.model, dtype=options.dtype, **where, limit=options.limit)
-        except ValueError as error:
-            if isinstance(error.__cause__, BiasesAlone):
-                meant = f"refimpl {options.command} MODEL --baked {shlex.quote(options.model)}"
-                problem = "holds biases that `convert` wrote, without the weights of their model"
-                raise ValueError(f"MODEL: {options.model} {problem}; did you mean {meant}?") from error
-            raise
+    with recording() as files:
+        with naming_flags("MODEL", **flags):
+            model = read_weights(options)
         tokenizer = tokenizer_for(model, options.tokenizer, options.limit)
         if options.baked is not None:
             if model.biases is not None:
                 raise ValueError("--baked: MODEL carries a prompt already; biases go onto the model without it")
-            model = load(options.baked, model, limit=options.limit)
-        with budget("--prompt", options.limit):
+            with naming_flags("--baked", **flags):
+                model = load(options.baked, model, limit=options.limit)
+        with naming_flags("--prompt", **flags), budget("--prompt", options.limit):
             prompt, held_out = read_prompt(options.prompt, model, tokenizer), getattr(options, "held_out", None)
             if held_out is not None:
                 held_out = read_prompt(held_out, model, tokenizer, source="--held-out", begin=False)
     return Inputs(model, tokenizer, prompt, frozenset(files), held_out)
 
 
+def read_weights(options: argparse.Namespace) -> Model:
+    where = {"library": options.backend, "device": options.device}
+    try:
+        return read_model(options.model, dtype=options.dtype, **where, limit=options.limit)
+    except ValueError as error:
+        if isinstance(error.__cause__, BiasesAlone):
+            meant = f"refimpl {options.command} MODEL --baked {shlex.quote(options.model)}"
+            problem = "holds biases that convert wrote, without the weights of their model"
+            raise ValueError(f"MODEL: {options.model} {problem}; did you mean {meant}?") from error
+        raise
+
+
 def tokenizer_for(model: Model, path: str | None, limit: float = 1) -> Tokenizer | None:
     """The tokenizer in a file; without a file, bytes for RWKV with 256 tokens, else None."""
     if path is None and (model.config.vocabulary != 256 or model.config.family != "rwkv"):
         return None
-    tokenizer = ByteTokenizer() if path is None else read_tokenizer(path, limit=limit)
-    with naming_flags(tokenizer="--tokenizer"):
+    with naming_flags("--tokenizer", tokenizer="--tokenizer", limit="--limit"):
+        tokenizer = ByteTokenizer() if path is None else read_tokenizer(path, limit=limit)
         check_vocabulary(tokenizer, model)
     return tokenizer
 

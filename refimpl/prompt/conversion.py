@@ -213,7 +213,9 @@ def pieces_of(model: Model, prompt: Any, chunk: int | None, mask: str) -> Iterat
         check_integer("convert", "chunk", chunk, least=1)
     streamed = isinstance(prompt, Iterator)
     if mask != "causal" and (streamed or chunk):
-        raise NotDefined(f"convert: a prompt can be read in pieces only under mask 'causal', got {mask!r}")
+        raise NotDefined(
+            f"convert: `chunk` reads a prompt in pieces, and `mask` must be 'causal' for that, got {mask!r}"
+        )
     # An iterator may have no pieces: no tokens, (0, width), come before them.
     for part in chain((no_tokens(model),), prompt) if streamed else (prompt,):
         text = check_text(model, part, "convert", "prompt")

@@ -227,7 +227,7 @@ def test_the_file_of_another_model(tmp_path: Path, capsys: Any) -> None:
         assert main(["generate", str(models / other[0]), *other[1:], "--baked", str(baked), "--prompt", "x"]) == 2
         said.append(capsys.readouterr().err)
     for line in said:
-        assert line.startswith(f"refimpl: load: {baked}: `digest` must be that of the weights, ")
+        assert line.startswith(f"refimpl: --baked: {baked}: `digest` must be that of the weights, ")
         assert line.endswith("…: another model, or changed\n") and line.count("\n") == 1
 
 

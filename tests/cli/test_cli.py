@@ -14,7 +14,7 @@ import refimpl as ri
 from refimpl import packages
 from refimpl.cli import doctor
 from refimpl.cli.main import main
-from refimpl.verify import registry
+from refimpl.verify import formal, registry
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS
 from refimpl.verify.theorem import Result
@@ -39,7 +39,7 @@ def computed(out):
 
 def test_help(capsys):
     status, out, _ = run(capsys, "--help")
-    assert status == 0 and all(command in out for command in ("verify", "convert", "generate", "doctor"))
+    assert status == 0 and all(command in out for command in ("verify", "convert", "generate", "doctor", "completion"))
     status, out, _ = run(capsys, "verify", "--help")
     flags = ("--system", "--quick", "--full", "--seed", "--backend", "--device", "--json", "--replay", "--list")
     assert status == 0 and all(flag in out for flag in flags)
@@ -335,14 +335,65 @@ def test_json_says_so_when_it_cannot_be_written(capsys, tmp_path, monkeypatch):
     assert (status, out, err) == (2, "", f"refimpl: --json: cannot write {path}: the folder is not writable\n")
 
 
+def screen_fits(out):
+    """80 columns, 24 rows."""
+    lines = out.splitlines()
+    return len(lines) <= 24 and all(len(line) <= 80 for line in lines)
+
+
 def test_doctor(capsys, tmp_path):
     path = tmp_path / "out.json"
     status, out, _ = run(capsys, "doctor", "--json", str(path))
-    assert status == 0 and out.endswith("All that is needed is here.\n")
-    for name in (*doctor.CORE, *doctor.OPTIONAL):
-        assert f"\n{name} " in out
+    assert status == 0 and out.endswith("All that is needed is here.\n") and screen_fits(out)
+    assert all(f" {name} " in out for name in (*doctor.CORE, *doctor.OPTIONAL, *doctor.TOOLS))
     data = json.loads(path.read_text())
     assert data["well"] and {e["library"] for e in data["libraries"]} == {*doctor.CORE, *doctor.OPTIONAL}
+    assert {e["tool"] for e in data["tools"]} == set(doctor.TOOLS)
+    uses = [name for door in data["doors"].values() for name in door["uses"]]
+    assert sorted(uses) == sorted([*doctor.OPTIONAL, *doctor.TOOLS])  # each is asked for at one door
+
+
+def test_doctor_where_all_is_missing(capsys, monkeypatch, tmp_path):
+    """Each door says what it lacks, and how to get it, on one screen."""
+    monkeypatch.setattr(doctor, "version", lambda name: "1.0" if name in doctor.CORE else None)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "__file__", str(tmp_path / "a/b/c/doctor.py"))
+    monkeypatch.setattr(formal, "homes", lambda: ())
+    monkeypatch.delenv("REFIMPL_MODELS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run(capsys, "doctor")
+    assert status == 0 and screen_fits(out)
+    doors = dict(zip(doctor.DOORS, re.split(r"^(?:verify|check|learn|run)\b.*\n", out, flags=re.M)[1:], strict=True))
+    for name, (extra, purpose) in doctor.OPTIONAL.items():
+        (where,) = [found for found, (_, uses) in doctor.DOORS.items() if name in uses]
+        line = f"  {name:17}missing   for {purpose}: pip install 'refimpl[{extra}]'\n"
+        assert line in re.sub(r"\n {29}", " ", doors[where])
+    verify, _, learn, _ = (re.sub(r"\s+", " ", text) for text in doors.values())
+    assert (
+        "Coq missing for proofs (PROVED): apt install coq libcoq-mathcomp-algebra make; make -C proofs audit" in verify
+    )
+    assert "examples missing for a course: they are in the repository, not in the package" in learn
+    assert "real weights missing for experiments: set REFIMPL_MODELS=FOLDER" in learn
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("", "Coq 9.9 proofs (PROVED)"),
+        ("Coq was not run on this machine (make -C proofs audit)", "Coq 9.9 proofs NOT CHECKED: Coq was not run on"),
+    ],
+)
+def test_doctor_on_coq(missing, words, only, capsys, monkeypatch, tmp_path):
+    (tmp_path / "coqc").write_text("#!/bin/sh\necho 9.9 5.1\n")
+    (tmp_path / "coqc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(formal, "status", lambda: missing)
+    assert words in re.sub(r"\s+", " ", run(capsys, "doctor")[1])
+
+
+def test_doctor_where_the_proofs_cannot_be_asked_about(only, capsys, monkeypatch):
+    monkeypatch.setattr(formal, "status", lambda: {}["x"])
+    assert doctor.examine_coq()["problem"] and run(capsys, "doctor")[0] == 0
 
 
 def finding(name):
@@ -372,7 +423,8 @@ def test_doctor_on_a_missing_library(only, monkeypatch, capsys):
 def test_doctor_on_a_missing_library_that_is_needed(only, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "version", lambda name: None if name == "scipy" else "1.0")
     status, out, _ = run(capsys, "doctor")
-    assert status == 2 and "missing; pip install scipy" in out and out.endswith("see above.\n")
+    assert status == 2 and "scipy            missing   needed: pip install scipy\n" in out
+    assert out.endswith("see above.\n") and screen_fits(out)
 
 
 def test_doctor_on_a_broken_library(only, monkeypatch, tmp_path, capsys):
@@ -382,7 +434,12 @@ def test_doctor_on_a_broken_library(only, monkeypatch, tmp_path, capsys):
     monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
     monkeypatch.setattr(doctor, "version", lambda name: "1.0")
     assert "broken; import says OSError: libfoo.so: cannot open" in finding("matplotlib")["problem"]
-    assert run(capsys, "doctor")[0] == 0
+    status, out, _ = run(capsys, "doctor")
+    said = "broken; import says OSError: libfoo.so: cannot open; pip install --force-reinstall matplotlib"
+    assert status == 0 and said in re.sub(r"\s+", " ", out) and screen_fits(out)
+    (tmp_path / "matplotlib.py").write_text(f"raise OSError('{'x' * 300}')")
+    out = run(capsys, "doctor")[1]
+    assert "pip install --force-reinstall matplotlib" in re.sub(r"\s+", " ", out) and screen_fits(out)
 
 
 def test_doctor_on_damaged_metadata(monkeypatch):

@@ -174,7 +174,7 @@ def test_torch_has_bfloat16(room, capsys):
     save("t", model(system=Float("torch", "bfloat16")))
     assert (
         run(capsys, "t", "--prompt", "3 1", "--out", "b")[2]
-        == "refimpl: load: t: NumPy has no bfloat16; pass library='torch'\n"
+        == "refimpl: MODEL: t: NumPy has no bfloat16; pass --backend torch\n"
     )
     assert run(capsys, "t", "--prompt", "3 1", "--out", "b", "--backend", "torch", "--device", "cpu")[0] == 0
     save("v", model(VECTORS, Float("torch", "bfloat16")))
@@ -553,8 +553,8 @@ def npy(shape, data=b""):
             ["m", "--prompt", "9" * 5000],
             f"--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got '{'9' * 40}'",
         ),
-        (["m", "--prompt", "3 7"], "convert: --prompt must hold ids from 0 to 6, got 7 at token 1"),
-        (["m", "--prompt", "-1"], "convert: --prompt must hold ids from 0 to 6, got -1 at token 0"),
+        (["m", "--prompt", "3 7"], "--prompt must hold ids from 0 to 6, got 7 at token 1"),
+        (["m", "--prompt", "-1"], "--prompt must hold ids from 0 to 6, got -1 at token 0"),
         (["m", "--prompt", "@none"], "--prompt @none: cannot read none: no such file"),
         (["m", "--prompt", "@."], "--prompt @.: cannot read .: not a regular file"),
         (["m", "--prompt", "@zip"], "--prompt @zip: must be token ids such as '3 1 4', or text with --tokenizer, got "),
@@ -570,7 +570,7 @@ def npy(shape, data=b""):
             "--prompt @narrow: vectors for a model in numpy float64 must be float64, got float32",
         ),
         (["m", "--prompt", "@words"], "--prompt @words: vectors for a model in numpy float64 must be float64, got <U1"),
-        (["m", "--prompt", "@wide"], "convert: --prompt must have shape (..., tokens, 4), got (3, 5)"),
+        (["m", "--prompt", "@wide"], "--prompt must have shape (..., tokens, 4), got (3, 5)"),
         (["g", "--prompt", "@wide"], "--prompt @wide: vectors for a model in GF(10007) must be int64, got float64"),
         (["v", "--prompt", "1 2"], "--prompt: MODEL has no vocabulary; pass vectors, as @FILE of a .npy file"),
         (
@@ -591,20 +591,20 @@ def npy(shape, data=b""):
             for name in "gm"
             for strength in ("1e9999999", "1E-401", "1/" + "9" * 5000)
         ),
-        (["m", "--prompt", "1", "--strength", "nan"], "convert: --strength must be finite, got nan"),
-        (["m", "--prompt", "1", "--chunk", "0"], "convert: --chunk must be an integer ≥ 1, got 0"),
+        (["m", "--prompt", "1", "--strength", "nan"], "--strength must be finite, got nan"),
+        (["m", "--prompt", "1", "--chunk", "0"], "--chunk must be an integer ≥ 1, got 0"),
         (
             ["m", "--prompt", "1", "--chunk", "1", "--mask", "full"],
-            "convert: a prompt can be read in pieces only under mask 'causal'",
+            "--chunk reads a prompt in pieces, and --mask must be 'causal' for that, got 'full'",
         ),
         (["z", "--prompt", "1"], "layer 0: linear_attention_chunked: the denominator φ(q)·z is zero at token 0"),
-        (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
-        ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
-        (["short", "--prompt", "1"], "read_safetensors: short: "),
+        (["none", "--prompt", "1"], "MODEL: cannot read none: no such file"),
+        ([".", "--prompt", "1"], "MODEL: cannot read model.safetensors: no such file"),
+        (["short", "--prompt", "1"], "MODEL: short: "),
         (["foreign", "--prompt", "1"], "rwkv.cpp's .bin, got tensors x"),
         (
             ["alone", "--prompt", "1"],
-            "MODEL: alone holds biases that `convert` wrote, without the weights of their model; "
+            "MODEL: alone holds biases that convert wrote, without the weights of their model; "
             "did you mean refimpl convert MODEL --baked alone?",
         ),
         (["m", "--prompt", "1", "--baked", "other"], "another model, or changed"),
@@ -615,27 +615,28 @@ def npy(shape, data=b""):
         (["m", "--prompt", "1", "--backend", "touch"], "did you mean 'torch'?"),
         (
             ["m", "--prompt", "1", "--by", "clusters", "--features", "2"],
-            "convert: --by makes a memory for softmax attention; this model",
+            "--by makes a memory for softmax attention; this model",
         ),
         (["s", "--prompt", "1", "--features", "2"], "convert: a KV cache, without --by, takes no size, got --features"),
-        (["s", "--prompt", "1", "--by", "taylor", "--budget", "2"], "convert: --by taylor takes no size, got --budget"),
-        (["s", "--prompt", "1", "--by", "clusters"], "convert: --by clusters takes --features, got none"),
+        (["s", "--prompt", "1", "--by", "taylor", "--budget", "2"], "refimpl: --by taylor takes no size, got --budget"),
+        (["s", "--prompt", "1", "--by", "clusters"], "refimpl: --by clusters takes --features, got none"),
         (
             ["s", "--prompt", "1", "--by", "clusters", "--error", "1"],
-            "convert: --by clusters takes --features, got --error",
+            "refimpl: --by clusters takes --features, got --error",
         ),
-        (["s", "--prompt", "1", "--by", "best"], "convert: --by best takes either --budget or --error, got none"),
+        (["s", "--prompt", "1", "--by", "best"], "refimpl: --by best takes either --budget or --error, got none"),
         (
             ["s", "--prompt", "1", "--by", "best", "--budget", "9", "--error", "1"],
             "takes either --budget or --error, got --budget and --error",
         ),
-        (
-            ["s", "--prompt", "1", "--by", "best", "--error", "nan"],
-            "Best: --error must be a finite number ≥ 0, got nan",
-        ),
+        (["s", "--prompt", "1", "--by", "best", "--error", "nan"], "--error must be a finite number ≥ 0, got nan"),
         (["s", "--prompt", "1", "--by", "best", "--budget", "4"], "bytes, for one feature in each head, got 4"),
         (["s", "--prompt", "1", "--by", "cluster", "--features", "2"], "did you mean 'clusters'?"),
-        (["s", "--prompt", "1", "--by", "clusters", "--features", "0"], "Compression: --features must be an integer"),
+        (["s", "--prompt", "1", "--by", "clusters", "--features", "0"], "--features must be an integer"),
+        (
+            ["s", "--prompt", "1", "--by", "taylor", "--strength", "0.0"],
+            "--strength: must not be 0 with --by, which would remember nothing, got 0.0",
+        ),
         (["s", "--prompt", "1", "--strength", "2"], "convert: tokens of a KV cache count once; pass --by"),
         (
             ["s", "--prompt", "1", "--by", "clusters", "--features", "2", "--strength", "2", "--check"],
@@ -643,7 +644,7 @@ def npy(shape, data=b""):
         ),
         (
             ["sv", "--prompt", "@right", "--check"],
-            "fidelity: MODEL must have a vocabulary, and --prompt and --held-out be token ids of it",
+            "MODEL must have a vocabulary, and --prompt and --held-out be token ids of it",
         ),
         (
             ["r", "--prompt", "x", "--strength", "2"],
@@ -671,7 +672,7 @@ def npy(shape, data=b""):
         ),
         (
             ["m", "--prompt", "1", "--check", "--held-out", "7"],
-            "check_conversion: --held-out must hold ids from 0 to 6, got 7 at token 0",
+            "--held-out must hold ids from 0 to 6, got 7 at token 0",
         ),
         (["m", "--prompt", "1", "--check", "--held-out", "@none"], "--held-out @none: cannot read none: no such file"),
         (
@@ -764,7 +765,7 @@ def test_a_folder_that_is_not_writable(room, capsys, monkeypatch):
 def test_a_recurrent_model_takes_no_memory(size, room, capsys):
     save("r", model(BYTES))
     status, _, err = run(capsys, "r", "--prompt", "ab", "--out", "b", "--by", "best", *size)
-    assert status == 2 and "convert: --by makes a memory for softmax attention; this model converts exactly" in err
+    assert status == 2 and "--by makes a memory for softmax attention; this model converts exactly" in err
 
 
 def nudged(x, times):

@@ -235,7 +235,7 @@ def test_what_is_unexpected_exits_2_and_tells_where_on_request(room, capsys, mon
 
 def test_errors_that_are_expected_have_tracebacks_too(room, capsys, monkeypatch):
     argv = ["convert", "none", "--prompt", "3", "--out", "b"]
-    line = "refimpl: read_model: cannot read none: no such file\n"
+    line = "refimpl: MODEL: cannot read none: no such file\n"
     assert run(capsys, *argv) == (2, "", line)
     monkeypatch.setenv("REFIMPL_TRACEBACK", "1")
     err = run(capsys, *argv)[2]
@@ -309,17 +309,17 @@ def test_numbers_that_no_file_holds_are_refused_before_the_work(dtype, room, cap
 
 def test_a_dtype_that_is_none(room, capsys):
     status, _, err = run(capsys, "generate", "m", "--prompt", "3", "--dtype", "int8")
-    assert (status, err) == (2, "refimpl: --dtype: Float: numpy has no floating dtype 'int8'\n")
+    assert (status, err) == (2, "refimpl: --dtype: numpy has no floating dtype 'int8'\n")
 
 
 @pytest.mark.parametrize(
     ("library", "device", "message"),
     [
-        ("torch", "nosuch", "torch cannot make an array on nosuch: "),
+        ("torch", "nosuch", "--device: torch cannot make an array on nosuch: "),
         ("torch", "meta", "--device: torch on meta has shapes but no values to convert"),
-        ("torch", "cuda:99", "torch cannot make an array on cuda:99: "),
-        ("jax", "nosuch", "jax cannot make an array on nosuch: "),
-        ("numpy", "cuda", "--device: Float: `device` must be 'cpu' or None for NumPy, got 'cuda'"),
+        ("torch", "cuda:99", "--device: torch cannot make an array on cuda:99: "),
+        ("jax", "nosuch", "--device: jax cannot make an array on nosuch: "),
+        ("numpy", "cuda", "--device must be 'cpu' or None for NumPy, got 'cuda'"),
         ("touch", "cpu", "convert: did you mean 'torch'? --backend must be one of"),
     ],
 )
@@ -655,7 +655,7 @@ def test_paths_that_are_no_text(room, capsys):
     )
     assert json.loads((room / "j").read_text())["out"] == name and load(name, load("m")).prompts == (1,)
     status, _, err = run(capsys, "convert", name + "x", "--prompt", "3", "--out", "b")
-    assert (status, err) == (2, "refimpl: read_model: cannot read \\udcff\\x1b[2Jx: no such file\n")
+    assert (status, err) == (2, "refimpl: MODEL: cannot read \\udcff\\x1b[2Jx: no such file\n")
 
 
 # Text that a terminal would obey

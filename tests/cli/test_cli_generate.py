@@ -140,7 +140,7 @@ def test_a_process_of_its_own_writes_the_text_and_nothing_else(room):
     assert (shown.returncode, shown.stdout, shown.stderr) == (
         2,
         b"",
-        b"refimpl: read_model: cannot read none: no such file\n",
+        b"refimpl: MODEL: cannot read none: no such file\n",
     )
 
 
@@ -414,7 +414,7 @@ def bad(made, tmp_path_factory):
             ["ids", "--prompt", "Once"],
             "--prompt: must be token ids such as '3 1 4', or text with --tokenizer, got 'Once'",
         ),
-        (["ids", "--prompt", "23"], "generate: --prompt must hold ids from 0 to 22, got 23 at token 0"),
+        (["ids", "--prompt", "23"], "--prompt must hold ids from 0 to 22, got 23 at token 0"),
         (["bytes"], "--prompt: must have a token or more to go on from, got ''"),
         (["bytes", "--baked", "baked"], "--prompt: must have a token or more to go on from, got ''"),
         (["bytes", "--prompt", "@empty"], "--prompt @empty: must have a token or more to go on from, got ''"),
@@ -423,38 +423,26 @@ def bad(made, tmp_path_factory):
             "--prompt @latin: must be text in UTF-8, or a .npy file: 'utf-8' codec can't decode byte 0xe9 in",
         ),
         (["bytes", "--prompt", "@none"], "--prompt @none: cannot read none: no such file"),
-        (["bytes", "--prompt", "\udce9"], "encode: `text` must be Unicode text, got half of a surrogate pair at 0"),
+        (["bytes", "--prompt", "\udce9"], "--prompt: the text must be Unicode text, got half of a surrogate pair at 0"),
         (
             ["ids", "--prompt", "@batch"],
-            "generate: --prompt must be one text of token ids, one or more, got a batch of shape (2, 2)",
+            "--prompt must be one text of token ids, one or more, got a batch of shape (2, 2)",
         ),
-        (["ids", "--prompt", "@vectors"], "generate: --prompt must be one text of token ids, one or more, got vectors"),
-        (
-            ["vectors.model", "--prompt", "@vectors"],
-            "generate: MODEL must have a vocabulary, got one from vectors to vectors",
-        ),
+        (["ids", "--prompt", "@vectors"], "--prompt must be one text of token ids, one or more, got vectors"),
+        (["vectors.model", "--prompt", "@vectors"], "MODEL must have a vocabulary, got one from vectors to vectors"),
         (["field", "--prompt", "1"], "maximum is not defined in GF(10007); generate needs an ordered system"),
-        (["ids", "--prompt", "1", "--tokens", "-1"], "generate: --tokens must be an integer ≥ 0, got -1"),
-        (["ids", "--prompt", "1", "--seed", "-1"], "generate: --seed must be an integer ≥ 0, got -1"),
-        (
-            ["ids", "--prompt", "1", "--temperature", "-1"],
-            "generate: --temperature must be a finite number ≥ 0, got -1.0",
-        ),
-        (
-            ["ids", "--prompt", "1", "--temperature", "nan"],
-            "generate: --temperature must be a finite number ≥ 0, got nan",
-        ),
-        (
-            ["ids", "--prompt", "1", "--temperature", "inf"],
-            "generate: --temperature must be a finite number ≥ 0, got inf",
-        ),
+        (["ids", "--prompt", "1", "--tokens", "-1"], "--tokens must be an integer ≥ 0, got -1"),
+        (["ids", "--prompt", "1", "--seed", "-1"], "--seed must be an integer ≥ 0, got -1"),
+        (["ids", "--prompt", "1", "--temperature", "-1"], "--temperature must be a finite number ≥ 0, got -1.0"),
+        (["ids", "--prompt", "1", "--temperature", "nan"], "--temperature must be a finite number ≥ 0, got nan"),
+        (["ids", "--prompt", "1", "--temperature", "inf"], "--temperature must be a finite number ≥ 0, got inf"),
         (
             ["table", "--prompt", "1 2"],
-            "generate: --tokens must be at most 8 after this text, for a table of 9 positions, got 100",
+            "--tokens must be at most 8 after this text, for a table of 9 positions, got 100",
         ),
         (
             ["table", "--prompt", "1 " * 10],
-            "`text` must fit the table of 9 absolute positions, got 10 tokens read from position 0 on",
+            "refimpl: --prompt must fit the table of 9 absolute positions, got 10 tokens read from position 0 on",
         ),
         (["ids", "--prompt", "1", "--tokenizer", "none"], "cannot read none: no such file"),
         (
@@ -467,30 +455,27 @@ def bad(made, tmp_path_factory):
         ),
         (
             ["words", "--prompt", "1", "--tokenizer", "cut.bin"],
-            "read_tokenizer: cut.bin: token 263 must have a length from 1 on",
+            "--tokenizer: cut.bin: token 263 must have a length from 1 on",
         ),
-        (["words", "--prompt", "1", "--tokenizer", "ids"], "read_tokenizer: ids: token 0 must"),
-        (["ids", "--prompt", "1", "--baked", "none"], "read_safetensors: cannot read none: no such file"),
+        (["words", "--prompt", "1", "--tokenizer", "ids"], "--tokenizer: ids: token 0 must"),
+        (["ids", "--prompt", "1", "--baked", "none"], "--baked: cannot read none: no such file"),
         (
             ["ids", "--prompt", "1", "--baked", "ids"],
             "the file must hold biases alone, since MODEL is given, got a whole model",
         ),
-        (["ids", "--prompt", "1", "--baked", "baked"], "load: baked: "),
-        (["softmax", "--prompt", "1", "--baked", "baked"], "load: baked: "),
-        (
-            ["ids", "--prompt", "1", "--baked", "batched"],
-            "generate: `model` must carry one prompt, got a batch of shape (2,)",
-        ),
+        (["ids", "--prompt", "1", "--baked", "baked"], "--baked: baked: "),
+        (["softmax", "--prompt", "1", "--baked", "baked"], "--baked: baked: "),
+        (["ids", "--prompt", "1", "--baked", "batched"], "MODEL must carry one prompt, got a batch of shape (2,)"),
         (
             ["baked", "--prompt", "1"],
-            "MODEL: baked holds biases that `convert` wrote, without the weights of their model; "
+            "MODEL: baked holds biases that convert wrote, without the weights of their model; "
             "did you mean refimpl generate MODEL --baked baked?",
         ),
-        (["none", "--prompt", "1"], "read_model: cannot read none: no such file"),
-        ([".", "--prompt", "1"], "read_model: cannot read model.safetensors: no such file"),
-        (["empty", "--prompt", "1"], "read_model: empty: the file must be refimpl's safetensors, "),
-        (["short", "--prompt", "1"], "read_safetensors: short: "),
-        (["noise", "--prompt", "1"], "read_model: noise: the file must be refimpl's safetensors, "),
+        (["none", "--prompt", "1"], "MODEL: cannot read none: no such file"),
+        ([".", "--prompt", "1"], "MODEL: cannot read model.safetensors: no such file"),
+        (["empty", "--prompt", "1"], "MODEL: empty: the file must be refimpl's safetensors, "),
+        (["short", "--prompt", "1"], "MODEL: short: "),
+        (["noise", "--prompt", "1"], "MODEL: noise: the file must be refimpl's safetensors, "),
         (["pickle", "--prompt", "1"], "an archive of torch.save, whose pickle could run anything when read"),
         (["deep", "--prompt", "1"], "deep"),
         (["lies.bin", "--prompt", "1"], "lies.bin"),

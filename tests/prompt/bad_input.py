@@ -108,7 +108,7 @@ TYPE_ERRORS: Table = {
 
 NOT_DEFINED: Table = {
     # Conversion
-    "convert: a prompt can be read in pieces only under mask 'causal', got 'full'": {
+    "convert: `chunk` reads a prompt in pieces, and `mask` must be 'causal' for that, got 'full'": {
         "convert_full_pieces": lambda: ri.convert(model, [1], mask="full", chunk=1),
         "convert_full_stream": lambda: ri.convert(model, iter([[1]]), mask="full"),
     },

@@ -554,7 +554,9 @@ def test_refusals():
     ):
         convert(random_model(Float(), before, seed=0), [1, 2])
     for options in ({"chunk": 2}, {}):
-        with says(ri.NotDefined, "convert: a prompt can be read in pieces only under mask 'causal', got 'full'"):
+        with says(
+            ri.NotDefined, "convert: `chunk` reads a prompt in pieces, and `mask` must be 'causal' for that, got 'full'"
+        ):
             convert(model, [1, 2] if options else iter([[1], [2]]), mask="full", **options)
     with says(ValueError, "convert: `mask` must be one of causal, full, got 'prefix'"):
         convert(model, [1], mask="prefix")

@@ -452,7 +452,7 @@ def test_only_some_systems_are_free(monkeypatch):
         ({"rope": ["half", "x", 2]}, "Case: `rope` must be one of after, before, got 'x'"),
         ({"rope": ["x", "after", 2]}, "Case: `rope` must be one of half, interleaved, got 'x'"),
         ({"rope": ["half", "after", 1]}, "Case: `rope` must turn an even number of features, got 1"),
-        ({"phi": "polynomial(99)"}, "feature_map: did you mean 'polynomial(1)'? `name` must be one of "),
+        ({"phi": "polynomial(99)"}, "? `name` must be one of dpfp(1), "),
     ],
     ids=str,
 )
