@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> Outcome:
     json, out = json_target(options.json), options.out and target_file("--out", options.out)
     show, problems = progress(), list[Exception]()
     with recording() as files, naming_flags(**FLAGS):
-        model = read_weights(options)
+        model = read_their_model(options)
     for flag, target in (("--json", json), ("--out", out)):
         if target and target in files | ({out} if flag == "--json" else set()):
             raise ValueError(f"{flag}: {target} must be a file of its own, not one that is read or written")
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(status, "\n".join(lines), tuple(problems))
 
 
-def read_weights(options: argparse.Namespace) -> Model:
+def read_their_model(options: argparse.Namespace) -> Model:
     """The model in MODEL: by --mapping, or in a format that is known."""
     if options.mapping is None:
         return read_model(options.model, limit=options.limit)

@@ -229,4 +229,5 @@ def done_so_far(done: Sequence[Result]) -> str:
     if not ran:
         return ""
     some = ", ".join(failed[:5]) + (", …" if len(failed) > 5 else "")
-    return f"after {len(ran)} checks, of which {len(failed) or 'none'} failed" + (f": {some}" if failed else "")
+    checks = f"{len(ran)} check{'s' * (len(ran) != 1)}"
+    return f"after {checks}; {len(failed) or 'none'} failed" + (f": {some}" if failed else "")

@@ -110,21 +110,34 @@ def held_out(model: Model, prompt: Any, tokens: int, seed: int) -> tuple[Any, st
     first. Vectors are uniform, and ids too if the numbers have no order, or the prompt no ids.
     Since attention is causal, every prefix of the text is tested as an input too.
     """
-    c = model.config
+    c, own = model.config, seed_of("held out", seed)
     ids = check_token_ids("held_out", "prompt", prompt, c.vocabulary) if c.vocabulary else None
     after = np.shape(prompt)[-2] if ids is None else ids.shape[-1]
-    n = min(tokens, c.table - model.position - after) if c.table else tokens
-    if n < 1:
-        table = f"the table of {c.table} absolute positions"
-        raise ValueError(f"held_out: {table} must have room for `tokens` after the prompt, got none")
-    own, system = seed_of("held out", seed), system_of(model.like)
-    if not c.vocabulary:
-        return system.random((n, c.width), own), f"{n} random vectors of seed {seed}"
-    if ids is None or not ids.size or "ordered" not in system.can or model(ids.reshape(-1)[:1]).ndim != 2:
-        return np.random.default_rng(own).integers(0, c.vocabulary, n), f"{n} random tokens of seed {seed}"
-    first = ids.reshape(-1, after)[0]
+    writes = ids is not None and ids.size and "ordered" in system_of(model.like).can
+    if ids is None or not writes or model(ids.reshape(-1)[:1]).ndim != 2:
+        text = random_text(model, tokens, seed, after)
+        return text, f"{len(text)} random {'tokens' if c.vocabulary else 'vectors'} of seed {seed}"
+    first, n = ids.reshape(-1, after)[0], room_after(model, after, tokens)
     text = np.array([*generate(model, first, n, temperature=1, seed=own)])
     return text, f"{n} tokens that the model wrote after the prompt, seed {seed}"
+
+
+def random_text(model: Model, tokens: int, seed: int, after: int = 0) -> Any:
+    """Uniform ids, or vectors for a model without a vocabulary, that fit after so many tokens."""
+    n, own = room_after(model, after, tokens), seed_of("held out", seed)
+    if model.config.vocabulary:
+        return np.random.default_rng(own).integers(0, model.config.vocabulary, n)
+    return system_of(model.like).random((n, model.config.width), own)
+
+
+def room_after(model: Model, after: int, tokens: int) -> int:
+    """So many tokens, or as many as a table of positions has room for."""
+    table = model.config.table
+    room = min(tokens, table - model.position - after) if table else tokens
+    if room < 1:
+        words = f"the table of {table} absolute positions"
+        raise ValueError(f"held_out: {words} must have room for `tokens` after the prompt, got none")
+    return room
 
 
 @quiet()

@@ -31,7 +31,7 @@ from ..systems.array import host
 from ..systems.floats import dtype_name, quiet
 from ..systems.formats import FORMATS
 from .bounds import Judgement, judge
-from .conversion_check import held_out, judge_exact
+from .conversion_check import judge_exact, random_text
 from .model_stages import AS_IT_IS, Change, Part, part_between, run_part, stage_names
 from .model_variants import changes
 
@@ -199,7 +199,7 @@ def compare(
         raise NotDefined(f"compare: no error bound is known for {system.name}")
     if dtype is not None:
         choose(who, "dtype", dtype, DTYPES)
-    text = check_text(model, held_out(model, 0, TOKENS, seed) if tokens is None else tokens, who, "tokens")
+    text = check_text(model, random_text(model, TOKENS, seed) if tokens is None else tokens, who, "tokens")
     if len(text.shape) != (1 if text.dtype == int else 2) or not text.shape[0]:
         raise ValueError(f"compare: `tokens` must be one text of a token or more, got shape {tuple(text.shape)}")
     stages = read_stages(model, my_forward(text), text.shape[0])

@@ -237,7 +237,7 @@ def test_errors_of_numpy_that_are_raised_fail_no_theorem(capsys):
 
 def test_backend_torch(capsys):
     pytest.importorskip("torch")
-    status, out, _ = run(capsys, "verify", "exact_probes", "--backend", "torch", "--device", "cpu")
+    status, out, _ = run(capsys, "verify", "exact_probes", "--backend", "torch", "--device", "cpu", "--verbose")
     assert status == 0 and all(f"torch {dtype} " in out for dtype in ("float64", "float32", "float16", "bfloat16"))
 
 

@@ -14,6 +14,7 @@ CONVERT = ["convert", "m", "--prompt", "3 1", "--out", "b"]
 SOFTMAX = ["convert", "s", "--prompt", "3 1", "--out", "b"]
 GENERATE = ["generate", "m", "--prompt", "3"]
 VERIFY = ["verify", "rope_layouts"]
+COMPARE = ["compare", "m", "--forward", "f.py:f"]
 # command and option: command lines in which its value is wrong
 WRONG = {
     "verify names": [["verify", "rope_layout"]],
@@ -21,6 +22,7 @@ WRONG = {
     "verify --backend": [[*VERIFY, "--backend", "touch"]],
     "verify --device": [[*VERIFY, "--device", "cuda"]],
     "verify --json": [[*VERIFY, "--json", "/no/such"]],
+    "verify --html": [[*VERIFY, "--html", "/no/such"], [*VERIFY, "--html", "x", "--json", "x"]],
     "verify --jobs": [[*VERIFY, "--jobs", "0"], [*VERIFY, "--jobs", "x"]],
     "verify --replay": [["verify", "--replay", "none"], ["verify", "--replay", "m"]],
     "verify --limit": [["verify", "--replay", "m", "--limit", "-1"]],
@@ -58,6 +60,16 @@ WRONG = {
     "generate --seed": [[*GENERATE, "--seed", x] for x in ("-1", "x")],
     "generate --baked": [[*GENERATE, "--baked", name] for name in ("none", "m", "c", "text")],
     "generate --logits": [[*GENERATE, "--logits", name] for name in ("/no/such", "m")],
+    "show names": [["show", "rope_layout"]],
+    "compare model": [["compare", name, *COMPARE[2:]] for name in ("none", "text", "c")],
+    "compare --mapping": [[*COMPARE, "--mapping", name] for name in ("none", "text")],
+    "compare --forward": [["compare", "m", "--forward", f] for f in ("none.py:f", "f.py", "f.py:g", "f.py:wrong")],
+    "compare --tokens": [[*COMPARE, "--tokens", x] for x in ("9", "x", "")],
+    "compare --dtype": [[*COMPARE, "--dtype", "int8"]],
+    "compare --seed": [[*COMPARE, "--seed", x] for x in ("-1", "x")],
+    "compare --limit": [[*COMPARE, "--limit", n] for n in ("-1", "x", "0")],
+    "compare --out": [[*COMPARE, "--out", name] for name in ("/no/such", "m")],
+    "compare --json": [[*COMPARE, "--json", name] for name in ("/no/such", "m")],
     "doctor --json": [["doctor", "--json", "/no/such"]],
     "completion shell": [["completion", "tcsh"]],
 }
@@ -89,6 +101,7 @@ def folder(tmp_path_factory):
         save(found / name, model)
     save(found / "c", convert(models["s"], [1, 2]), biases_only=True)
     (found / "text").write_text("3 1")
+    (found / "f.py").write_text("from refimpl import load\nf = load('m')\nwrong = print")
     np.save(found / "x.npy", np.ones((2, 3)))
     return found
 

@@ -251,7 +251,7 @@ def test_a_mapping_in_a_file(tmp_path: Path):
         "other = 1": "`key` must be one of config, weights, zeros, got 'other'",
         "config = 1": "the file must have a table [config], got 1",
         "[config]\nlayers = 1\nwidth = 1": "the file must have a table [weights], got None",
-        "[config]\nlayer = 1\n[weights]": "got 'layer'; did you mean 'layers'?",
+        "[config]\nlayer = 1\n[weights]": "did you mean 'layers'? `config` must be one of",
         "[config]\nlayers = 1\n[weights]": "`config` must have 'width'",
         "[config]\nlayers = 1\nwidth = 0\n[weights]": "Config: `width` must be an integer ≥ 1, got 0",
         "[config]\nlayers = 1\nwidth = 1\nepsilon = 'x'\n[weights]": "`epsilon` must be a number from 0 to 2^64",

@@ -531,7 +531,9 @@ WRONG: dict[str, Callable[[], Any]] = {
     "compare: `dtype` must be one of bfloat16, float16, float32, float64, got 'int8'": lambda: compare(
         MODEL, MODEL, dtype="int8"
     ),
-    "my_forward: `stage` must be one of": lambda: compare(MODEL, returns({"layer 7": np.ones((16, 8))})),
+    "my_forward: did you mean 'layer 1'? `stage` must be one of": lambda: compare(
+        MODEL, returns({"layer 7": np.ones((16, 8))})
+    ),
     "compare: `my_forward` must return a stage or more, got an empty dict": lambda: compare(MODEL, returns({})),
     "compare: `my_forward` must return logits, (logits, [states]) or stages by name, got others": lambda: compare(
         MODEL, returns((1, 2, 3))
