@@ -31,7 +31,10 @@ def choose(who: str, argument: str, value: object, known: Iterable[str]) -> None
         near = similar(value, names) if isinstance(value, str) else ""
         hint = f"did you mean {near!r}? " if near else ""
         named = argument if argument.startswith("--") or argument.isupper() else f"`{argument}`"
-        raise ValueError(f"{who}: {hint}{named} must be one of {', '.join(names)}, got {brief(value)}")
+        listed = ", ".join(names)
+        if len(listed) > 300:
+            listed = f"{', '.join(names[:4])}, … ({len(names)} in all)"
+        raise ValueError(f"{who}: {hint}{named} must be one of {listed}, got {brief(value)}")
 
 
 def find_name(value: str, known: Iterable[str]) -> str:

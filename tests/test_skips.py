@@ -45,8 +45,8 @@ def test_the_summary_of_a_session(processes, tmp_path):
     _, lines = run.stdout.split(" tests that did not run ")
     assert [line.split(None, 1) for line in lines.splitlines()[1:5]] == [
         ["3", "need real weights    REFIMPL_MODELS=FOLDER names a folder that has them"],
-        ["1", "need cupy            pip install '.[cupy]'"],
         ["1", "are slow             HYPOTHESIS_PROFILE=ci runs them"],
+        ["1", "need cupy            pip install '.[cupy]'"],
         ["1", "skipped: it rains"],
     ]
 

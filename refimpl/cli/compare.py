@@ -21,7 +21,7 @@ from ..model.transformer import Model
 from ..systems.floats import quiet
 from ..verify.model_check import compare
 from .output import Outcome, json_target, noting, progress, write_json
-from .prompt import add_limit, naming_flags, read_ids
+from .prompt import add_limit, naming_flags, read_ids, refusing_biases
 
 FLAGS = {"my_forward": "--forward", "tokens": "--tokens", "dtype": "--dtype", "seed": "--seed", "limit": "--limit"}
 FLAGS |= {"model": "MODEL", "mapping": "--mapping", "zeros": "zeros", "config": "[config]"}
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Read the weights, run the other program, and say where it first differs."""
     json, out = json_target(options.json), options.out and target_file("--out", options.out)
     show, problems = progress(), list[Exception]()
-    with recording() as files, naming_flags(**FLAGS):
+    with recording() as files:
         model = read_their_model(options)
     for flag, target in (("--json", json), ("--out", out)):
         if target and target in files | ({out} if flag == "--json" else set()):
@@ -97,12 +97,14 @@ def run(options: argparse.Namespace) -> Outcome:
 def read_their_model(options: argparse.Namespace) -> Model:
     """The model in MODEL: by --mapping, or in a format that is known."""
     if options.mapping is None:
-        return read_model(options.model, limit=options.limit)
-    with budget("--mapping", options.limit):
+        with naming_flags("MODEL", **FLAGS), refusing_biases(options.model, "name the file of the model instead"):
+            return read_model(options.model, limit=options.limit)
+    with naming_flags("--mapping", **FLAGS), budget("--mapping", options.limit):
         config, mapping, zeros = read_mapping_file(options.mapping)
-    tensors = read_safetensors(options.model, limit=options.limit).tensors
-    with located(printable(options.model)):
-        return model_from_weights(config, tensors, mapping, zeros=zeros)
+    with naming_flags("MODEL", **FLAGS):
+        tensors = read_safetensors(options.model, limit=options.limit).tensors
+        with located(printable(options.model)):
+            return model_from_weights(config, tensors, mapping, zeros=zeros)
 
 
 def load_forward(place: str) -> Callable[[Any], Any]:

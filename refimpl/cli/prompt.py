@@ -42,7 +42,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 # The functions of Python with whose names errors begin
 FUNCTIONS = re.compile(
-    r"^(?:(?:read_\w+|load|encode|convert|generate|transformer|fidelity|\w+_conversion|[A-Z][a-z]\w*): )+"
+    r"^(?:(?:read_\w+|load|encode|convert|generate|compare|transformer|fidelity|\w+_conversion|[A-Z][a-z]\w*): )+"
 )
 
 
@@ -102,13 +102,20 @@ def read_inputs(options: argparse.Namespace) -> Inputs:
 
 def read_weights(options: argparse.Namespace) -> Model:
     where = {"library": options.backend, "device": options.device}
-    try:
+    meant = f"refimpl {options.command} MODEL --baked {shlex.quote(options.model)}"
+    with refusing_biases(options.model, f"did you mean {meant}?"):
         return read_model(options.model, dtype=options.dtype, **where, limit=options.limit)
+
+
+@contextmanager
+def refusing_biases(path: str, advice: str) -> Iterator[None]:
+    """Inside this block, a file of biases alone is refused as MODEL, with advice."""
+    try:
+        yield
     except ValueError as error:
         if isinstance(error.__cause__, BiasesAlone):
-            meant = f"refimpl {options.command} MODEL --baked {shlex.quote(options.model)}"
             problem = "holds biases that convert wrote, without the weights of their model"
-            raise ValueError(f"MODEL: {options.model} {problem}; did you mean {meant}?") from error
+            raise ValueError(f"MODEL: {path} {problem}; {advice}") from error
         raise
 
 

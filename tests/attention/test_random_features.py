@@ -534,7 +534,7 @@ def test_theorems_need_a_real_system():
 def test_cases_go_into_a_file_and_back():
     for theorem in FEATURES:
         assert tuple(case_from_json(case.to_json()) for case in theorem.cases) == theorem.cases
-    with says(ValueError, "FeatureCase: `phi` must be one of favor++, hyperbolic"):
+    with says(ValueError, "FeatureCase: did you mean 'positive'? `phi` must be one of favor++, hyperbolic"):
         case_from_json({"kind": "FeatureCase", "phi": "positve", "M": 0, "n": 1, "d": 1})
     with says(ValueError, "the fields of a case must go together, got 'phi=positive M=0 n=1 d=1 rope=half/2'"):
         case_from_json(FeatureCase("positive", 0, 1, 1, rope=("half", 2)).to_json())

@@ -126,14 +126,14 @@ WRONG = {
     "--forward: program.py must have a function 'absent', got None": (*MINE[:4], "program.py:absent"),
     "--forward: program.py:broken raised KeyError: '\\x1b[31m16'": (*MINE[:4], "program.py:broken"),
     "--forward: wrong.py raised SyntaxError: ": (*MINE[:4], "wrong.py:f"),
-    "compare: --tokens must hold ids from 0 to 6, got 9 at token 0": (*MINE, "--tokens", "9"),
+    "--tokens must hold ids from 0 to 6, got 9 at token 0": (*MINE, "--tokens", "9"),
     "--tokens: must be token ids such as '3 1 4'": (*MINE, "--tokens", "a b"),
-    "compare: --dtype must be one of bfloat16": (*MINE, "--dtype", "int8"),
+    "--dtype must be one of bfloat16": (*MINE, "--dtype", "int8"),
     "--mapping: --limit must be": (*MINE, "--limit", "-1"),
     "--out: cannot write /": (*MINE, "--out", "/"),
     "must be a file of its own, not one that is read or written": (*MINE, "--json", "mine.safetensors"),
     "--out: ": (*MINE, "--out", "mine.safetensors"),
-    "read_mapping_file: cannot read none.toml: no such file": (MINE[0], "--mapping", "none.toml", *MINE[3:]),
+    "--mapping: cannot read none.toml: no such file": (MINE[0], "--mapping", "none.toml", *MINE[3:]),
     "mine.safetensors: the file must be refimpl's safetensors": (MINE[0], *MINE[3:]),
 }
 

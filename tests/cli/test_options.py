@@ -101,7 +101,7 @@ def folder(tmp_path_factory):
         save(found / name, model)
     save(found / "c", convert(models["s"], [1, 2]), biases_only=True)
     (found / "text").write_text("3 1")
-    (found / "f.py").write_text("from refimpl import load\nf = load('m')\nwrong = print")
+    (found / "f.py").write_text("from refimpl import load\nf = load('m')\nwrong = len")
     np.save(found / "x.npy", np.ones((2, 3)))
     return found
 

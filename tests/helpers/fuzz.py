@@ -649,7 +649,7 @@ def prompt(path: Path, model: ri.Model) -> None:
 
 
 def replayed(path: Path) -> None:
-    check_theorems(parser("verify").parse_args(["verify", "--replay", str(path)]), 1)
+    check_theorems(parser("verify").parse_args(["verify", "--replay", str(path)]), 1, lambda result: None)
 
 
 # Running

@@ -33,6 +33,6 @@ def explain(reason: str) -> tuple[str, str]:
 
 
 def summary(reasons: Iterable[str]) -> list[str]:
-    """A line for each reason, the most frequent first."""
-    counts = Counter(map(explain, reasons))
-    return [f"{n:6} {what:20} {remedy}".rstrip() for (what, remedy), n in counts.most_common()]
+    """A line for each reason, the most frequent first; of equals, by their words."""
+    counts = sorted(Counter(map(explain, reasons)).items(), key=lambda item: (-item[1], item[0]))
+    return [f"{n:6} {what:20} {remedy}".rstrip() for (what, remedy), n in counts]

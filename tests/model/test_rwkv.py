@@ -544,7 +544,12 @@ def test_words(tmp_path: Path) -> None:
     for arguments, options, kind, message in (
         (("7", weights, [1]), {}, TypeError, "Model: `config` must be a Config or another Family, got str"),
         ((config, [], [1]), {}, TypeError, "Model: `weights` must be a Mapping, got list"),
-        ((config, weights | {"layers.0.blend": 0}, [1]), {}, ValueError, "Model: `weights` must be one of"),
+        (
+            (config, weights | {"layers.0.blend": 0}, [1]),
+            {},
+            ValueError,
+            "Model: did you mean 'layers.1.blend'? `weights` must be one of",
+        ),
         (
             (config, lacking, [1]),
             {},
