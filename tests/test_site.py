@@ -81,6 +81,21 @@ def test_what_has_no_docstring_is_seen() -> None:
     assert not documented(Bare) and not documented(bare) and documented(refimpl.State)
 
 
+def open_fences(text: str) -> list[str]:
+    """The lines that look like the end of a code block and are not, so that prose becomes code."""
+    ends = re.findall(r"^```.*", text, flags=re.M)[1::2]
+    return [line for line in ends if line != "```"]
+
+
+@pytest.mark.parametrize("page", [SITE.parents[1] / "README.md", *SITE.glob("*.md")], ids=lambda page: page.name)
+def test_code_blocks_end_where_they_seem_to(page: Path) -> None:
+    assert open_fences(page.read_text()) == []
+
+
+def test_a_code_block_that_does_not_end_is_seen() -> None:
+    assert open_fences("```python\n>>> 1\n``` And so on.\n") == ["``` And so on."]
+
+
 def test_a_dead_link_is_seen(tmp_path: Path) -> None:
     dead_links = runpy.run_path(str(SITE / "build.py"))["dead_links"]
     (tmp_path / "a.html").write_text(
