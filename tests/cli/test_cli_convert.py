@@ -218,6 +218,8 @@ def test_what_the_text_of_the_check_is():
     for m, prompt in (field, (batched, PROMPT), none, vectors):
         text, said = held_out(m, prompt, 4, 0)
         assert said == "4 random tokens of seed 0" and text.shape == (4,) and 0 <= text.min() <= text.max() < 7
+    with says(ValueError, "held_out: `prompt` must hold ids from 0 to 6, got 7 at token 1"):
+        held_out(model(), [1, 7], 4, 0)
 
 
 @pytest.mark.parametrize("source", ["2 6", "@text", "@ids.npy"])

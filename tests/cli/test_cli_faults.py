@@ -42,6 +42,7 @@ from refimpl.files.models import read_model
 from refimpl.files.safetensors import write_safetensors
 from refimpl.files.tokenizers import read_tokenizer
 from refimpl.model.rwkv import Rwkv
+from refimpl.verify import registry
 from refimpl.verify.implementation import REFIMPL
 from tests.helpers.planted import use_implementation
 from tests.helpers.real_weights import folder
@@ -387,6 +388,9 @@ def test_stopped_in_this_process(name, status, room, capsys, monkeypatch):
     monkeypatch.setattr(cli_convert, "convert", lambda *args, **options: os.kill(os.getpid(), getattr(signal, name)))
     assert main(["convert", "m", "--prompt", "3", "--out", "b"]) == status
     assert signal.getsignal(getattr(signal, name)) == before
+    monkeypatch.setattr(registry, "check", lambda *args: os.kill(os.getpid(), getattr(signal, name)))
+    assert main([*FEW, "--jobs", "1"]) == status
+    monkeypatch.undo()
     found = []
     thread = threading.Thread(target=lambda: found.append(main(FEW)))  # which may not set signals
     thread.start()

@@ -12,7 +12,10 @@ from refimpl.prompt.compression import KINDS
 from refimpl.systems import classes_by_word
 from refimpl.verify.registry import THEOREMS
 
-OTHERS = [shell for shell in ("zsh", "fish") if shutil.which(shell)]
+OTHERS = [
+    pytest.param(shell, marks=pytest.mark.skipif(not shutil.which(shell), reason=f"{shell} is not installed"))
+    for shell in ("zsh", "fish")
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +46,7 @@ def fish(folder, *words):
     return [line.split("\t")[0] for line in done.stdout.splitlines()]
 
 
-OFFERS = [bash, *([fish] if "fish" in OTHERS else [])]
-
-
-@pytest.mark.parametrize("offers", OFFERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("offers", [bash, pytest.param(fish, marks=OTHERS[1].marks)], ids=lambda f: f.__name__)
 def test_what_a_shell_offers(offers, scripts):
     assert set(offers(scripts, "v")) == {"verify"} and set(offers(scripts, "do")) == {"doctor"}
     assert set(offers(scripts, "verify", "iclca_l")) == {name for name in THEOREMS if name.startswith("iclca_l")}
@@ -74,7 +74,7 @@ def test_the_script_is_one_of_its_shell(shell, scripts):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("shell", [shell for shell in OTHERS if shell == "zsh"])
+@pytest.mark.parametrize("shell", OTHERS[:1])
 def test_zsh_takes_the_function_for_the_command(shell, scripts):
     line = "autoload -U compinit; compinit -u -D; source ./zsh; print $_comps[refimpl]; whence -w _refimpl"
     done = subprocess.run([shell, "-fc", line], cwd=scripts, capture_output=True, text=True)

@@ -23,7 +23,6 @@ PHI, DIGEST = "the φ of a model was checked when it was made", "`digest` has re
 RATIONAL = "these numbers are rationals of a system of ours, or floats that were found to be finite"
 LIMIT = "the limit was checked when the file was opened"
 UNREACHED = {
-    "cli/prompt.py: budget('--prompt', options.limit)": LIMIT,
     "files/checkpoint.py: budget('load', limit, sum((x.nbytes for x in contents.tensors.values())))": LIMIT,
     "files/models/__init__.py: budget('read_model', limit, opening.size)": LIMIT,
     "files/checkpoint.py: config_text('load', config)": PHI,
