@@ -208,6 +208,12 @@ def test_few_characters(encoding):
     assert head.split() == ["Coq", "Q", "f64", "p1"] and row[head.index("f64")] == "<" and row[head.index("Q")] == "="
 
 
+def test_statements_have_only_marks_that_are_written_in_ascii():
+    listed = piped("verify", "--list", PYTHONIOENCODING="ascii").decode("ascii")
+    assert "sigma(x W_up + b_up)" in listed and "lambda1, lambda2, lambda3 times" in listed
+    assert not re.search(r"\\[ux]", listed)
+
+
 def run(capsys, *argv):
     status = main(list(argv))
     return status, *capsys.readouterr()
