@@ -192,7 +192,8 @@ def write_failure(result: Result, draws: Draws) -> str:
 
 
 def named_system(name: str) -> System:
-    found = system(name)
+    with naming_flags("--system", name="it", library="the library"):
+        found = system(name)
     if (digits := getattr(found, "digits", 0)) > MOST_DIGITS:
         raise ValueError(f"--system: {name} must have at most {MOST_DIGITS} digits, got {digits}")
     return found

@@ -157,7 +157,7 @@ def test_the_smallest_case_that_fails_is_looked_for():
 
 
 def test_a_large_case_that_fails_becomes_small_at_once(monkeypatch):
-    """Its failures lie at other splits when it is shorter; degrees, which may take minutes, are not needed."""
+    """Shorter, it fails at other splits. Degrees, which may take minutes, are not needed."""
 
     def wrong(*args, **options):
         o, after = ri.linear_attention_recurrent(*args, **options)
