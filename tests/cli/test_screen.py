@@ -172,9 +172,17 @@ def test_a_failure_is_told_simplest_first(size, tmp_path):
 
 
 def test_an_interrupt_says_what_was_done():
-    status, text = on_terminal(["verify", "--jobs", "1"], (80, 24), interrupt=b"12 of ")
-    last = lines_of(text)[-2]
-    assert status == 130 and re.fullmatch(r"refimpl: interrupted after \d+ checks; none failed", last)
+    for asked in (["*"], ["--jobs", "1"]):
+        status, text = on_terminal(["verify", *asked], (80, 24), interrupt=b"12 of ")
+        last = lines_of(text)[-2]
+        assert status == 130 and re.fullmatch(r"refimpl: interrupted after \d+ checks?; none failed", last)
+
+
+def test_an_interrupt_says_what_failed_while_failures_are_made_small(tmp_path):
+    asked = ["verify", "nano", "quadratic_eq_sum", "--system", "Q"]
+    status, text = on_terminal(asked, (80, 24), code=BROKEN, interrupt=b"making failure 1 of 1 small", cwd=tmp_path)
+    assert status == 130
+    assert lines_of(text)[-2] == "refimpl: interrupted after 2 checks; 1 failed: quadratic_eq_sum in Q"
 
 
 def piped(*argv, **variables):
