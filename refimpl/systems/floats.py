@@ -265,6 +265,16 @@ def read_dtype(dtype: Any) -> tuple[str, str] | None:
     return PREFIXES[prefix], SHORT.get(name.lower(), name.lower() if name.lower() in FORMATS else name)
 
 
+def library_of(dtype: Any) -> str:
+    """The library of a dtype such as torch.float32; NumPy for one that serves each.
+
+    >>> library_of("torch.float32"), library_of("float32")
+    ('torch', 'numpy')
+    """
+    found = read_dtype(dtype)
+    return (found and found[0]) or "numpy"
+
+
 class Float(System):
     """Floats of a library: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`.
 

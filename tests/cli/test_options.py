@@ -32,7 +32,8 @@ WRONG = {
     "verify --limit": [["verify", "--replay", "m", "--limit", "-1"]],
     "convert model": [["convert", name, "--prompt", "3", "--out", "b"] for name in ("none", "text", "c")],
     "convert --tokenizer": [[*CONVERT, "--tokenizer", name] for name in ("none", "m")],
-    "convert --dtype": [[*CONVERT, "--dtype", name] for name in ("int8", "x", "torch.float32")],
+    "convert --dtype": [[*CONVERT, "--dtype", name] for name in ("int8", "x")]
+    + [[*CONVERT, "--backend", "numpy", "--dtype", "torch.float32"]],
     "convert --limit": [[*CONVERT, "--limit", n] for n in ("-1", "nan", "x", "0")],
     "convert --prompt": [["convert", "m", "--prompt", p, "--out", "b"] for p in ("9", "", "x", "@none", "@x.npy")]
     + [["convert", "p", "--prompt", "1 " * 10, "--out", "b"]],
