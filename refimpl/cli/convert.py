@@ -27,7 +27,7 @@ from ..prompt.compression.best import Best
 from ..prompt.conversion import PIECE, convert
 from ..prompt.fidelity import fidelity, rounding, sizes_in_bytes
 from ..systems import system_of
-from ..systems.floats import itemsize, library_of, quiet
+from ..systems.floats import dtype_library, itemsize, quiet
 from ..systems.formats import FORMATS
 from ..verify.conversion_check import check_conversion
 from ..verify.conversion_check import held_out as sample
@@ -107,7 +107,7 @@ class Check(NamedTuple):
 
 def run(options: argparse.Namespace) -> Outcome:
     """Convert a prompt, check if asked to, write biases that hold."""
-    options.backend = options.backend or library_of(options.dtype)
+    options.backend = options.backend or dtype_library(options.dtype)
     prepare_backend(options.backend)
     request, show, problems = read_request(options), progress(), list[Exception]()
     with quiet():  # an overflow raises an error, so NumPy need not warn

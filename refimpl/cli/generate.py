@@ -13,7 +13,7 @@ import numpy as np
 from ..files.disk import replacing, target_file
 from ..files.tokenizers import Tokenizer
 from ..model.generation import check_request, generate_ids, read_tokens
-from ..systems.floats import library_of, quiet
+from ..systems.floats import dtype_library, quiet
 from .backend import prepare_backend
 from .output import Outcome, say, without_controls
 from .prompt import add_model_arguments, naming_flags, read_inputs
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> Outcome:
     target = None if options.logits is None else target_file("--logits", options.logits)
     if sys.stdout is None and options.tokens:
         raise OSError("generate: stdout must be open for the text, got a closed one; --tokens 0 writes --logits alone")
-    options.backend = library_of(options.dtype)
+    options.backend = dtype_library(options.dtype)
     prepare_backend(options.backend)
     model, tokenizer, text, inputs, _ = read_inputs(options)
     if target in inputs:

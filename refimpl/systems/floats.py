@@ -265,10 +265,10 @@ def read_dtype(dtype: Any) -> tuple[str, str] | None:
     return PREFIXES[prefix], SHORT.get(name.lower(), name.lower() if name.lower() in FORMATS else name)
 
 
-def library_of(dtype: Any) -> str:
+def dtype_library(dtype: Any) -> str:
     """The library of a dtype such as torch.float32; NumPy for one that serves each.
 
-    >>> library_of("torch.float32"), library_of("float32")
+    >>> dtype_library("torch.float32"), dtype_library("float32")
     ('torch', 'numpy')
     """
     found = read_dtype(dtype)

@@ -16,7 +16,7 @@ from ...budget import budget
 from ...errors import brief, printable
 from ...model.transformer import Model
 from ...systems import Float
-from ...systems.floats import library_of, read_dtype
+from ...systems.floats import dtype_library, read_dtype
 from ..checkpoint import load
 from ..disk import PathLike, check_path, opened, parse_json
 from ..safetensors import LONGEST_HEADER, names_in_header, spend_tensors
@@ -44,7 +44,7 @@ def read_model(
     check_path("read_model", path)
     if read_dtype(dtype) is None:
         raise TypeError(f"read_model: `dtype` must be a dtype or a name such as 'float32', got {brief(dtype)}")
-    library = library_of(dtype) if library is None else library
+    library = dtype_library(dtype) if library is None else library
     path = Path(path) / "model.safetensors" if os.path.isdir(path) else Path(path)
     with budget("read_model", limit):
         opening = read_opening(path)
