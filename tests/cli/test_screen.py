@@ -138,6 +138,12 @@ def test_the_matrix_to_the_letter():
     assert [ESCAPES.sub("", line) for line in painted] == shown and "\x1b[31;1m✗" in painted[-1]
 
 
+def test_headings_come_in_one_order():
+    names = ["rope_relative", "causality", "kv_cache"]  # causality comes last of all attention
+    few, every = (Matrix.of([Result(name, "Q", "EXACT", "e") for name in x]).groups() for x in (names, THEOREMS))
+    assert list(few) == [group for group in every if group in few] == ["attention", "softmax", "RoPE"]
+
+
 def test_more_columns_than_fit_follow_below():
     labels = [f"mpmath({n})" for n in range(100, 130)]
     results = [Result("iclca", label, "WITHIN BOUND", "e", error=0.5, bound=1.0) for label in labels]
