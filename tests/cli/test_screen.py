@@ -185,8 +185,9 @@ def test_an_interrupt_says_what_was_done():
 
 
 def test_an_interrupt_says_what_failed_while_failures_are_made_small(tmp_path):
-    asked = ["verify", "nano", "quadratic_eq_sum", "--system", "Q"]
-    status, text = on_terminal(asked, (80, 24), code=BROKEN, interrupt=b"making failure 1 of 1 small", cwd=tmp_path)
+    asked, slow = ["verify", "nano", "quadratic_eq_sum", "--system", "Q"], "import refimpl.cli.verify as v, time\n"
+    slow += "v.write_failure = lambda *which: time.sleep(60)\n" + BROKEN
+    status, text = on_terminal(asked, (80, 24), code=slow, interrupt=b"making failure 1 of 1 small", cwd=tmp_path)
     assert status == 130
     assert lines_of(text)[-2] == "refimpl: interrupted after 2 checks; 1 failed: quadratic_eq_sum in Q"
 
