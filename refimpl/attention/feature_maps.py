@@ -116,8 +116,6 @@ def check_input(phi: FeatureMap, capability: str, name: str, count: Count = as_m
     def checked(x: Array, /) -> Array:
         check_kinds(name, x=x)
         check_shape(name, "x", x, "features")
-        if x.ndim > 32:
-            raise ValueError(f"{name}: `x` must have at most 32 axes, got {x.ndim}")
         require_of(x, capability, name)
         if (r := prod(x.shape[:-1]) * count(x.shape[-1])) > MOST_NUMBERS:
             raise ValueError(f"{name}: `x` must have at most 2^32 features in all, got {number(r)}")
