@@ -103,10 +103,11 @@ def run(options: argparse.Namespace) -> Outcome:
             file.write(page_of(results, proofs, plain, data))
     order = list(registry.THEOREMS)  # from simple to complex
     failed = sorted((r for r in results if r.verdict == "FAIL"), key=lambda r: order.index(r.theorem))
-    for n, result in enumerate([] if options.replay else failed, 1):
-        progress()(f"making failure {n} of {len(failed)} small: {result.theorem} in {result.system}")
-        with noting(problems), telling(results):
-            lines.append(write_failure(result, draws))
+    with telling(results):
+        for n, result in enumerate([] if options.replay else failed, 1):
+            progress()(f"making failure {n} of {len(failed)} small: {result.theorem} in {result.system}")
+            with noting(problems):
+                lines.append(write_failure(result, draws))
     if options.replay:
         lines = differences if failing(differences) else [*differences, "all as in the certificate"]
     progress()("")

@@ -389,7 +389,7 @@ def test_stopped_in_this_process(name, status, room, capsys, monkeypatch):
     assert main(["convert", "m", "--prompt", "3", "--out", "b"]) == status
     assert signal.getsignal(getattr(signal, name)) == before
     monkeypatch.setattr(registry, "check", lambda *args: os.kill(os.getpid(), getattr(signal, name)))
-    assert main([*FEW, "--jobs", "1"]) == status
+    assert main(FEW) == status
     monkeypatch.undo()
     found = []
     thread = threading.Thread(target=lambda: found.append(main(FEW)))  # which may not set signals
