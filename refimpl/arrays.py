@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 HostArray = np.ndarray[Any, Any]  # an array of NumPy
 Mask = str | int  # "causal", "full", or the length of a prefix that every token sees
+TILE = 2**22  # bytes of scores or features that are made at once
 
 
 class Array(Protocol):
@@ -80,3 +81,9 @@ class Namespace(Protocol):
     def all(self, x: Any, /) -> Any: ...
     def isdtype(self, dtype: Any, kind: Any) -> bool: ...
     def astype(self, x: Array, dtype: Any, /) -> Array: ...
+
+
+def row_tiles(n: int, bytes_of_row: int) -> Iterator[slice]:
+    """n rows in slices of at most TILE bytes, but of one row or more."""
+    rows = max(TILE // max(bytes_of_row, 1), 1)
+    return (slice(i, min(i + rows, n)) for i in range(0, n, rows))

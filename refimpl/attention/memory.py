@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol, Self
 
-from ..arrays import Array
+from ..arrays import Array, row_tiles
 from ..checks import check_finite, check_shape, check_type, common_namespace, divide, leading_axes
 from ..errors import NotDefined
 from ..systems.floats import array_namespace, itemsize, quiet
@@ -188,18 +188,25 @@ def write(phi: LogFeatures, y: Array, v: Array, /) -> Memory:
         S = Σ_j f_j exp(c_j − scale) v_jᵀ        z = Σ_j f_j exp(c_j − scale)
 
     y : (..., M, d), which is √c k    v : (..., M, m)
+    Features of a long prompt are made some keys at a time: all would need M r numbers.
     """
     xp = common_namespace("write", y=y, v=v)
     check_map("write", phi)
     check_shape("write", "y", y, "tokens", "width")
     check_shape("write", "v", v, y.shape[-2], "values", like="to match `y`")
-    leading_axes("write", y=y, v=v)
+    lead = leading_axes("write", y=y, v=v)
     if not y.shape[-2]:
         raise ValueError("write: `y` must have at least one token (a memory of no tokens has no scale), got none")
-    f, c = phi.log(y)
-    scale = xp.max(c, axis=-2, keepdims=True)
-    w = f * xp.exp(c - scale)  # (..., M, r)
-    return as_weighted_means(Memory(phi, xp.matrix_transpose(w) @ v, xp.sum(w, axis=-2), scale[..., 0, :]))
+    memory: Memory | None = None
+    for rows in row_tiles(y.shape[-2], itemsize(y) * prod(lead) * phi.features(y.shape[-1])):
+        f, c = phi.log(y[..., rows, :])
+        scale = xp.max(c, axis=-2, keepdims=True)
+        w = f * xp.exp(c - scale)  # (..., keys, r)
+        S, z = xp.matrix_transpose(w) @ v[..., rows, :], xp.sum(w, axis=-2)
+        tile = Memory(phi, S, z, scale[..., 0, :])
+        memory = tile if memory is None else add_sums(memory, tile)
+    assert memory is not None  # there is a key
+    return as_weighted_means(memory)
 
 
 @quiet()
@@ -212,14 +219,20 @@ def join(a: Memory, b: Memory) -> Memory:
     if a.phi is not b.phi or a.mix is not None or b.mix is not None:
         wanted = "if they were written through one map, in full rank"
         raise NotDefined(f"join: memories can be joined only {wanted}; keep both")
-    (S, z, p), (T, y, q) = sums_and_scale(a), sums_and_scale(b)
-    xp = common_namespace("join", a=S, b=T)
-    check_shape("join", "b.S", T, *S.shape[-2:], like="to match `a.S`")
-    scale = xp.maximum(p, q)
-    p, q = xp.exp(p - scale), xp.exp(q - scale)
-    both = Memory(a.phi, p[..., None] * S + q[..., None] * T, p * z + q * y, scale)
+    common_namespace("join", a=a.S, b=b.S)
+    check_shape("join", "b.S", b.S, *a.S.shape[-2:], like="to match `a.S`")
+    both = add_sums(a, b)
     # A memory that counts λ times may have z ≤ 0, which has no logarithm.
     return as_weighted_means(both) if a.z is None and b.z is None else both
+
+
+def add_sums(a: Memory, b: Memory) -> Memory:
+    """The sums of both, at the larger scale."""
+    (S, z, p), (T, y, q) = sums_and_scale(a), sums_and_scale(b)
+    xp = array_namespace(S)
+    scale = xp.maximum(p, q)
+    p, q = xp.exp(p - scale), xp.exp(q - scale)
+    return Memory(a.phi, p[..., None] * S + q[..., None] * T, p * z + q * y, scale)
 
 
 def linear_attention_carried(

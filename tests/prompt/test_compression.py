@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import MP, Best, Compression, Float, Memory, NotDefined, Points, balls
-from refimpl.attention.memory import sums_and_scale
+from refimpl.attention.memory import sums_and_scale, write
 from refimpl.attention.random_features import KINDS as RANDOM
-from refimpl.attention.random_features import PAIRS, RandomFeatures
+from refimpl.attention.random_features import PAIRS, RandomFeatures, random_features
 from refimpl.prompt import compression
 from refimpl.prompt.compression import KINDS, truncate_rank
-from refimpl.prompt.compression.best import attention_error, certificate
+from refimpl.prompt.compression.best import MOST, attention_error, certificate
 from refimpl.prompt.compression.landmarks import landmarks
 from refimpl.systems.array import host
 from refimpl.systems.balls import Balls
@@ -621,6 +621,31 @@ def test_memory_of_the_work_grows_no_faster_than_the_prompt(by):
 
     short, long = map(peak, (1500, 3000))
     assert long <= 2 * short
+
+
+@pytest.mark.parametrize("kind", ["positive", "trigonometric", *(kind for kind in BY_KEYS if kind != "nystrom")])
+def test_the_best_within_an_error_needs_bounded_memory(kind):
+    """Far more, if all features of all keys were there at once. (nystrom works as cholesky does.)"""
+    y, v, x = prompt(4000, 16, 8, lead=(), heads=1, n=8)
+    best = Best(error=0.0, kinds=(kind, "cache"))
+    assert peak_memory(lambda: best(y, v, x, 0)) <= 9 * 8 * MOST
+
+
+def test_a_certificate_needs_bounded_memory():
+    y, v, x = prompt(4000, 16, 8, lead=(), heads=1, n=8)
+    assert peak_memory(lambda: certificate(y, y[:1000], 1.0)) <= 2**22
+
+
+def test_a_long_prompt_is_written_some_keys_at_a_time(monkeypatch):
+    y, v, x = prompt(50, 4, 3, (2,), n=5)
+    for kind in RANDOM:
+        r, a = None if kind == "taylor" else 12, 1.0 if kind == "favor++" else None
+        phi = random_features(kind, r, 4, seed=0, system=F, a=a)
+        once = write(phi, y, v)
+        with monkeypatch.context() as m:
+            m.setattr("refimpl.arrays.TILE", 7 * 2 * 12 * 8)
+            tiles = write(phi, y, v)
+        assert np.abs(output(tiles, x) - output(once, x)).max() <= 2.0**-40
 
 
 def test_best_on_other_shapes_and_libraries():

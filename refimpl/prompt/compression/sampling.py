@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import Array
+from ...arrays import Array, row_tiles
 from ...systems import Float, floats, system_of
 from ...systems.floats import array_namespace, device
-
-TILE = 2**22  # bytes of scores that are made at once
 
 # As in Memory, of one head: points or directions (r, d), S (r, m), z (r,), scale (r,) or (1,)
 HeadMemory = tuple[Array, Array, Array | None, Array | None]
@@ -53,12 +51,6 @@ def attention_tiles(X: NDArray[np.float64], Y: NDArray[np.float64]) -> Iterator[
     """What each query gives to each key, some queries at a time: all would need O(M²) memory."""
     for rows in row_tiles(len(X), Y.itemsize * len(Y)):
         yield softmax(X[rows] @ Y.T)
-
-
-def row_tiles(n: int, bytes_of_row: int) -> Iterator[slice]:
-    """n rows in slices of at most TILE bytes, but of one row or more."""
-    rows = max(TILE // max(bytes_of_row, 1), 1)
-    return (slice(i, min(i + rows, n)) for i in range(0, n, rows))
 
 
 def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
