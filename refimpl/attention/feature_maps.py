@@ -133,13 +133,19 @@ def feature_map(name: str) -> FeatureMap:
     >>> feature_map("polynomial(3)").__name__
     'polynomial(3)'
     """
+    return map_named("feature_map", "name", name)
+
+
+def map_named(who: str, argument: str, name: str, also: tuple[str, ...] = ()) -> FeatureMap:
+    """As feature_map; a refusal speaks as the caller does, which takes the names `also`, too."""
     name = find_name(name, FEATURE_MAPS) if isinstance(name, str) else name
     if isinstance(name, str) and name in FEATURE_MAPS:
         return FEATURE_MAPS[name]
     parts = re.fullmatch(r"(\w+)\((\d{1,4})\)", name) if isinstance(name, str) else None
     if parts and parts[1] in FAMILIES and int(parts[2]) <= 16:  # a name may come from a file
         return FAMILIES[parts[1]](int(parts[2]))
-    choose("feature_map", "name", name, [*FEATURE_MAPS, *(f"{family}({n})" for family in FAMILIES for n in (1, 2))])
+    families = (f"{family}({n})" for family in FAMILIES for n in (1, 2))
+    choose(who, argument, name, [*FEATURE_MAPS, *families, *also])
     return FEATURE_MAPS[name]
 
 

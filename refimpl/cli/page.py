@@ -12,6 +12,7 @@ from ..verify.papers import links
 from ..verify.registry import THEOREMS
 from ..verify.theorem import Result
 from .output import escape_controls
+from .screen import Look, failures, simplest_first
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --red: #c22; --green: #181; --yellow: #a60; }
@@ -30,6 +31,7 @@ tr.theorem:hover, tr.theorem:focus { background: #8882; }
 tr.detail td { max-width: 60rem; padding: .5rem 1.5rem 1rem; }
 dt { font-weight: bold; }
 code { font-size: 13px; }
+.verdict p:first-child { font-weight: bold; }
 .verdict { border-left: .4rem solid; padding: .2rem 1rem; margin: 1rem 0; }
 @media (prefers-color-scheme: dark) { :root { --red: #f66; --green: #6c6; --yellow: #db5; } }
 """
@@ -77,6 +79,8 @@ def page_of(
     columns = "".join(f"<dt>{safe(short[label])}</dt><dd>{safe(column_words(label))}</dd>" for label in matrix.systems)
     verdicts = {r.verdict for r in results}
     colour = "red" if "FAIL" in verdicts else "yellow" if verdicts & {"VACUOUS", "NOT RUN"} else "green"
+    told = failures(simplest_first(results), (), Look(10**6))
+    wrong = "".join(f"<p>{safe(line.strip())}</p>" for line in told)
     data = json.dumps(certificate, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
@@ -88,7 +92,7 @@ def page_of(
 </head>
 <body>
 <h1>refimpl verify</h1>
-<div class="verdict {colour}">{"<br>".join(map(safe, summary))}</div>
+<div class="verdict {colour}">{wrong}{"<br>".join(map(safe, summary))}</div>
 <p>A row is a theorem: click it for its statement and what was found. A mark says what was decided.</p>
 <div class="wide"><table>
 <thead><tr><th>theorem</th>{head}</tr></thead>

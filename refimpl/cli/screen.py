@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..verify.formal import COMMAND
+from ..verify.formal import COMMAND, IN_PART, PROVED
 from ..verify.matrix import ENCLOSED, LIKELY, WITHIN, Mark, Matrix, column_words, mark_of, short_names, strength
 from ..verify.registry import THEOREMS
-from ..verify.theorem import Result
+from ..verify.theorem import Result, Theorem
 from .output import escape_controls, write_marks
 
 COLOURS = {"green": "32", "red": "31;1", "yellow": "33", "grey": "90", "bold": "1"}
@@ -59,6 +59,20 @@ def look_of_stdout() -> Look:
     except (UnicodeError, LookupError):
         few = True
     return Look(width, terminal and not os.environ.get("NO_COLOR"), few)
+
+
+def listed(t: Theorem, look: Look) -> list[str]:
+    """The statement of a theorem, its assumptions, its source, and how it is checked."""
+    part = f" ({IN_PART[t.name]})" if t.name in IN_PART else ""
+    rows = [
+        ("Needs", t.assumes),
+        ("Source", t.source),
+        ("Ours", t.ours),
+        ("Checked", f"by {', '.join(t.ways)}"),
+        ("Proved", f"in Coq{part}, as {', '.join(PROVED[t.name])}" if t.name in PROVED else ""),
+    ]
+    lines = [look.paint(look.plain(t.name), "bold"), *look.wrap(t.statement, 4, "    ")]
+    return lines + [line for head, words in rows if words for line in look.wrap(words, 13, f"    {head}")]
 
 
 def matrix_lines(matrix: Matrix, look: Look) -> list[str]:
@@ -159,7 +173,8 @@ def failures(failed: Sequence[Result], commands: Sequence[str], look: Look) -> l
     lines += ["  " + line for command in commands[:1] for line in command_lines(command, look)]
     if others:
         some = ", ".join(others[:8]) + (", …" if len(others) > 8 else "")
-        lines += look.wrap(f"{some} fail too, perhaps for the same reason; all are in {FAILURES}/.", 2, "  ")
+        fail = "fails" if len(others) == 1 else "fail"
+        lines += look.wrap(f"{some} {fail} too, perhaps for the same reason; all are in {FAILURES}/.", 2, "  ")
     return lines
 
 
@@ -169,26 +184,40 @@ def command_lines(command: str, look: Look) -> list[str]:
     return [f"{look.plain(words)}:", f"  {look.plain(again)}"]
 
 
+def simplest_first(results: Sequence[Result]) -> list[Result]:
+    """What failed, in the order of the theorems, which goes from simple to complex."""
+    order = list(THEOREMS)
+    return sorted((r for r in results if r.verdict == "FAIL"), key=lambda r: order.index(r.theorem))
+
+
 def box(results: Sequence[Result], proofs: Sequence[Result], seconds: float, seed: int, look: Look) -> list[str]:
-    """What matters, at the end."""
+    """What matters, at the end of what a terminal shows."""
+    count, *parts = summary_of(results, proofs, seconds, seed)
+    ran = [r for r in results if r.verdict != "N/A"]
+    if len({r.theorem for r in ran}) > 1:
+        parts.append("more: refimpl verify iclca, refimpl show iclca, refimpl verify --verbose or --html FILE")
+    rule, verdicts = look.plain("─" * look.width), {r.verdict for r in ran}
+    open_ = not ran or verdicts & {"VACUOUS", "NOT RUN"}
+    colour = "red" if "FAIL" in verdicts else "yellow" if open_ else "green"
+    body = [line for part in parts for line in look.wrap(part, 0)]
+    return [rule, look.paint(look.plain(count), colour), *body, rule]
+
+
+def summary_of(results: Sequence[Result], proofs: Sequence[Result], seconds: float, seed: int) -> list[str]:
+    """How many theorems and checks there were, and sentences on what they say."""
     ran = [r for r in results if r.verdict != "N/A"]
     count = Counter(r.verdict for r in ran)
     failed, open_ = count["FAIL"], count["VACUOUS"] + count["NOT RUN"]
     theorems = len(dict.fromkeys(r.theorem for r in ran))
     held = len(ran) - failed - open_
-    lines = [f"{theorems} theorem{'s' * (theorems != 1)}, {held} of {len(ran)} checks hold"]
-    lines[0] += f", {failed} FAIL" if failed else ", 0 fail"
-    lines[0] += f", {open_} not decided" if open_ else ""
-    parts = [proofs_in_words(proofs), iclca_in_words([*proofs, *results])]
+    first = f"{theorems} theorem{'s' * (theorems != 1)}, {held} of {len(ran)} checks hold"
+    first += f", {failed} FAIL" if failed else ", 0 fail"
+    first += f", {open_} not decided" if open_ else ""
     instances, rows, vacuous = (sum(getattr(r, x) for r in ran) for x in ("instances", "rows", "vacuous"))
     none = f", {vacuous} of {rows} rows vacuous" if vacuous else ""
-    parts.append(f"{instances} instances{none}, seed {seed}, {seconds:.1f} s")
-    if theorems > 1:
-        parts.append("more: refimpl verify iclca, refimpl show iclca, refimpl verify --verbose or --html FILE")
-    rule = look.plain("─" * look.width)
-    colour = "red" if failed else "yellow" if open_ or not ran else "green"
-    body = [line for part in parts if part for line in look.wrap(part, 0)]
-    return [rule, look.paint(look.plain(lines[0]), colour), *body, rule]
+    last = f"{instances} instances{none}, seed {seed}, {seconds:.1f} s"
+    parts = [first, proofs_in_words(proofs), iclca_in_words([*proofs, *results]), last]
+    return [part for part in parts if part]
 
 
 def proofs_in_words(proofs: Sequence[Result]) -> str:

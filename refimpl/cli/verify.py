@@ -22,7 +22,7 @@ from ..verify.check import Draws
 from ..verify.formal import formal
 from ..verify.matrix import Matrix
 from ..verify.processes import verify_in_processes
-from ..verify.report import described, summary, table
+from ..verify.report import summary, table
 from ..verify.theorem import Result
 from .backend import add_backend_arguments, prepare_backend, try_system
 from .output import Outcome, json_target, noting, progress, write_json
@@ -37,8 +37,11 @@ from .screen import (
     done_so_far,
     failures,
     legend,
+    listed,
     look_of_stdout,
     matrix_lines,
+    simplest_first,
+    summary_of,
 )
 from .signals import Stopped
 
@@ -76,7 +79,9 @@ def run(options: argparse.Namespace) -> Outcome:
     prepare_backend(options.backend)
     if options.list:
         names = registry.chosen("verify", options.names) or registry.THEOREMS
-        return Outcome(0, "\n".join(described(registry.THEOREMS[name]) for name in names))
+        look = look_of_stdout()
+        lines = [line for name in names for line in listed(registry.THEOREMS[name], look)]
+        return Outcome(0, "\n".join(lines), painted=True)
     target, began, problems = json_target(options.json), time.perf_counter(), list[Exception]()
     page = None if options.html is None else target_file("--html", options.html)
     if page and page == target:
@@ -99,10 +104,8 @@ def run(options: argparse.Namespace) -> Outcome:
             write_json(target, data)
     if page:
         with noting(problems), replacing("--html", page, "x") as file:
-            plain = box(results, proofs, seconds, draws.seed, Look(10**6))[1:-1]
-            file.write(page_of(results, proofs, plain, data))
-    order = list(registry.THEOREMS)  # from simple to complex
-    failed = sorted((r for r in results if r.verdict == "FAIL"), key=lambda r: order.index(r.theorem))
+            file.write(page_of(results, proofs, summary_of(results, proofs, seconds, draws.seed), data))
+    failed = simplest_first(results)
     with telling(results):
         for n, result in enumerate([] if options.replay else failed, 1):
             progress()(f"making failure {n} of {len(failed)} small: {result.theorem} in {result.system}")

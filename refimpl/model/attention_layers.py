@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any, Self
 
 from ..arrays import Array
-from ..attention.feature_maps import FEATURE_MAPS, FeatureMap, Kernel, as_many, pair_of_maps
+from ..attention.feature_maps import FEATURE_MAPS, FeatureMap, Kernel, as_many, map_named, pair_of_maps
 from ..attention.linear_attention import LINEAR, LONGEST_CHUNK, State, linear_attention_chunked
 from ..attention.rope import LAYOUTS, PLACEMENTS, Rope, angle_table, power_table
 from ..attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
@@ -99,6 +99,8 @@ class Config(Family):
             choose("Config", name, getattr(self, name), known)
         if isinstance(self.phi, str):  # as it is saved, and compared
             object.__setattr__(self, "phi", find_name(self.phi, ("softmax", *FEATURE_MAPS)))
+            if not self.softmax:
+                map_named("Config", "phi", self.phi, also=("softmax",))
         if not self.softmax:
             pair_of_maps("Config", self.phi)
         elif not self.normalise or (self.rope and self.rope.placement != "before"):

@@ -28,12 +28,13 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import re
 from typing import Any
 
 import numpy as np
 
 from ..arrays import Array, HostArray
-from ..errors import choose, find_name
+from ..errors import brief, choose, find_name
 from .array import ArraySystem, ObjectSystem, System, SystemArray, fractions, refuse_masked, require, seed_of
 from .balls import balls
 from .degrees import Degrees
@@ -70,6 +71,7 @@ def system(name: Any) -> System:
         if read_dtype(name) is None:
             raise TypeError(f"system: `name` must be a str such as 'Q', or a dtype, got {type(name).__name__}")
         return Float(name)
+    suggest_brackets(name)
     word, _, argument = (part.strip() for part in name.strip().removesuffix(")").partition("("))
     known, (kind, _, device) = classes_by_word(), word.partition(" on ")
     if word not in known and not argument:
@@ -82,6 +84,19 @@ def system(name: Any) -> System:
     word = ALSO.get(word, word)
     choose("system", "name", word, known)
     return known[word].from_label(word, argument)
+
+
+WITH_NUMBER = ("GF", "mpmath", "MP", "balls")
+
+
+def suggest_brackets(name: str) -> None:
+    """Refuse a label such as GF7, whose number is not in brackets."""
+    parts = re.fullmatch(r"\s*([A-Za-z]+)[\s_:-]*(\d{1,100})\s*", name)
+    if parts and (word := find_name(parts[1], WITH_NUMBER)) in WITH_NUMBER:
+        word = ALSO.get(word, word)
+        meant, number = f"{word}({parts[2]})", "a prime" if word == "GF" else "a number of digits"
+        wanted = f"`name` must have {number} in brackets, as in '{word}({10007 if word == 'GF' else 50})'"
+        raise ValueError(f"system: did you mean {meant!r}? {wanted}, got {brief(name)}")
 
 
 @functools.cache

@@ -91,16 +91,10 @@ def check(
     NumPy's own errors are off: both sides may underflow where the comparison finds them equal, and
     what is not finite is found by it.
     """
-    began, draws = time.perf_counter(), draws or Draws()
-    way, not_checked = way_of(theorem, system), functools.partial(Result, theorem.name, system.label, "N/A")
-    if theorem.only not in ("", system.label):
-        return not_checked(f"{theorem.name} is too large for any system but {theorem.only}")
-    if way is None:
-        return not_checked(reason_against(theorem, system))
-    fitting = [(case, missing_capability(theorem, case, system)) for case in cases if theorem.fits(case)]
-    able = tuple(case for case, missing in fitting if not missing)
-    if not able:
-        return not_checked(fitting[0][1] if fitting else "it speaks of none of these cases")
+    began, draws, way = time.perf_counter(), draws or Draws(), way_of(theorem, system)
+    able, missing = able_cases(theorem, system, cases)
+    if way is None or not able:
+        return Result(theorem.name, system.label, "N/A", missing)
     tally = run_instances(way, theorem, able, system, draws, impl)
     (verdict, evidence, *sizes, worst), least = way.verdict(tally), tally.least_certain
     chance, delta = (least.chance, least.degree) if least else (None, None)
@@ -134,6 +128,17 @@ def run_instances(
         if not again:
             break
     return Tally(tuple(done.values()))
+
+
+def able_cases(theorem: Theorem, system: System, cases: Iterable[Any]) -> tuple[tuple[Any, ...], str]:
+    """The cases that can be checked, and a sentence on why none can be."""
+    if theorem.only not in ("", system.label):
+        return (), f"{theorem.name} is too large for any system but {theorem.only}"
+    if way_of(theorem, system) is None:
+        return (), reason_against(theorem, system)
+    fitting = [(case, missing_capability(theorem, case, system)) for case in cases if theorem.fits(case)]
+    able = tuple(case for case, missing in fitting if not missing)
+    return able, "" if able else fitting[0][1] if fitting else "it speaks of none of these cases"
 
 
 def missing_capability(theorem: Theorem, case: Shape, system: System) -> str:

@@ -51,14 +51,15 @@ def verify_in_processes(
     request = {"names": list(names), "systems": labels, "full": full}
     team = Team(todo, request | {"seed": draws.seed, "source": draws.source or source()})
     results: dict[int, Result] = {}
+    applying = {i for i, task in enumerate(todo) if task.applies}  # the others are no checks
     try:
         team.start(min(jobs, len(todo)))
         for i, answer in iter(team.events.get, None):
             if isinstance(answer, Result):
                 results[i] = answer
                 found(answer)
-            else:
-                progress(f"{len(results)} of {len(todo)} done: {answer}")
+            elif i in applying:
+                progress(f"{len(applying & results.keys())} of {len(applying)} done: {answer}")
     finally:
         team.stop()
     missing = "no process could be started for it"

@@ -18,7 +18,7 @@ from ..systems import GF, MP, QQ, Dependencies, Float, Rounded, System, balls, i
 from ..systems.finite_field import FiniteField
 from . import theorems
 from .cases import Shape
-from .check import Draws, check, missing_capability
+from .check import Draws, able_cases, check, missing_capability
 from .implementation import REFIMPL, Implementation
 from .theorem import Result, Theorem
 from .theorems.large import P
@@ -68,6 +68,11 @@ class Task(NamedTuple):
     theorem: Theorem
     system: System
     cases: tuple[Shape, ...]
+
+    @property
+    def applies(self) -> bool:
+        """Can a case be checked? If none can, the result is N/A, which is no check."""
+        return bool(able_cases(*self)[0])
 
 
 def tasks(names: Sequence[str], systems: Sequence[System] | None, *, full: bool, seed: int) -> list[Task]:
@@ -124,13 +129,16 @@ def verify(
 ) -> list[Result]:
     """Check theorems (by default all) in number systems (by default those of `default_systems`).
 
-    progress   told of each check before it is made
+    progress   told of each check before it is made; what does not apply is no check
     found      told of each result at once
     """
     draws, results = draws or Draws(), []
     todo = tasks(names, systems, full=full, seed=draws.seed)
-    for i, (theorem, each, cases) in enumerate(todo, 1):
-        progress(f"{i} of {len(todo)}: {theorem.name} in {each.name}")
-        results.append(check(theorem, each, cases, draws, implementation))
+    count, n = sum(task.applies for task in todo), 0
+    for task in todo:
+        if task.applies:
+            n += 1
+            progress(f"{n} of {count}: {task.theorem.name} in {task.system.name}")
+        results.append(check(*task, draws, implementation))
         found(results[-1])
     return results

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .formal import IN_PART, PROVED
-from .theorem import Result, Theorem
-
-
-def described(t: Theorem) -> str:
-    """The statement of a theorem, its assumptions, its source, and how it is checked."""
-    lines = [t.name, t.statement, f"Needs    {t.assumes}", f"Source   {t.source}"]
-    if t.ours:
-        lines.append(f"Ours     {t.ours}")
-    lines.append(f"Checked  by {', '.join(t.ways)}")
-    if t.name in PROVED:
-        part = f" ({IN_PART[t.name]})" if t.name in IN_PART else ""
-        lines.append(f"Proved   in Coq{part}, as {', '.join(PROVED[t.name])}")
-    return "\n    ".join(lines)
+from .theorem import Result
 
 
 def table(results: Sequence[Result], proofs: Sequence[Result] = ()) -> str:

@@ -222,6 +222,11 @@ FLAT = Config(1, 2, heads=2, d=2, m=1, phi="identity", norm="none", vocabulary=3
             "Config: `norm` must be one of layer, layer_rational, none, rms, rms_rational, got 'batch'",
         ),
         ({"activation": "tanh"}, "Config: `activation` must be one of gelu, quadratic, relu, silu, got 'tanh'"),
+        (
+            {"phi": "sofmax"},
+            "Config: did you mean 'softmax'? `phi` must be one of dpfp(1), dpfp(2), elu+1, exp, identity, "
+            "polynomial(1), polynomial(2), relu, relu2, softmax, taylor2, got 'sofmax'",
+        ),
         ({"epsilon": -Fraction(1)}, "Config: `epsilon` must be a Fraction ≥ 0, got Fraction(-1, 1)"),
         ({"epsilon": 1e-5}, "Config: `epsilon` must be a Fraction ≥ 0, got 1e-05"),
     ],

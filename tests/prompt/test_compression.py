@@ -625,14 +625,14 @@ def test_memory_of_the_work_grows_no_faster_than_the_prompt(by):
 
 @pytest.mark.parametrize("kind", ["positive", "trigonometric", *(kind for kind in BY_KEYS if kind != "nystrom")])
 def test_the_best_within_an_error_needs_bounded_memory(kind):
-    """Far more, if all features of all keys were there at once. (nystrom works as cholesky does.)"""
+    """Far more, if all features of all keys were there at once. (nystrom works as cholesky.)"""
     y, v, x = prompt(4000, 16, 8, lead=(), heads=1, n=8)
     best = Best(error=0.0, kinds=(kind, "cache"))
     assert peak_memory(lambda: best(y, v, x, 0)) <= 9 * 8 * MOST
 
 
 def test_a_certificate_needs_bounded_memory():
-    y, v, x = prompt(4000, 16, 8, lead=(), heads=1, n=8)
+    y, *_ = prompt(4000, 16, 8, lead=(), heads=1, n=8)
     assert peak_memory(lambda: certificate(y, y[:1000], 1.0)) <= 2**22
 
 

@@ -171,6 +171,10 @@ def test_names_and_system_by_name():
         ("GF(x)", "system: `name` must have an integer of at most 20 digits in its brackets, got 'GF(x)'"),
         (f"mpmath({'1' * 5000})", "must have an integer of at most 20 digits in its brackets, got 'mpmath(1111"),
         ("rounded(float19)", "did you mean 'float16'?"),
+        ("GF7", "system: did you mean 'GF(7)'? `name` must have a prime in brackets, as in 'GF(10007)', got 'GF7'"),
+        (" gf 10007", "did you mean 'GF(10007)'?"),
+        ("balls-30", "did you mean 'balls(30)'? `name` must have a number of digits in brackets, as in 'balls(50)'"),
+        ("mp50", "did you mean 'mpmath(50)'?"),
         (
             "touch float32",
             "Float: did you mean 'torch'? "

@@ -77,7 +77,7 @@ class Best:
                 how, error = "certified", certificate(y, cast(Points, memory.phi).points, self.within)
             memory = replace(memory, about=f"{compression}: {how} error {error:.2g}")
             if self.budget is not None and memory.nbytes <= self.budget:
-                rank = (error, memory.nbytes)
+                rank: tuple[float, float] = (error, memory.nbytes)
             elif self.error is not None and error <= self.error:
                 rank = (memory.nbytes, error)
                 within.add(compression.kind)
