@@ -6,12 +6,14 @@ from formal.toml, each time the site is built.
 """
 
 import importlib
+import inspect
 import re
 import shutil
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
+from docutils import nodes
 from sphinx_gallery import py_source_parser
 from sphinx_gallery.scrapers import figure_rst
 
@@ -183,4 +185,17 @@ def setup(app):
     def docstring(app, what, name, object_, options, lines):
         lines[:] = plain_to_rst("\n".join(lines)).splitlines()
 
+    def signature(app, what, name, object_, options, arguments, returned):
+        """A class returns itself, and not None as its __init__ does, also where a cache wraps it."""
+        return (arguments, None) if inspect.isclass(inspect.unwrap(object_)) else None
+
+    def breaks(app, doctree, page):
+        """In tables, names may break after dots and underscores, and nowhere else."""
+        for name in {code for table in doctree.findall(nodes.table) for code in table.findall(nodes.literal)}:
+            first, *others = re.split(r"(?<=[_.])(?=\w)", name.astext())
+            pieces = [piece for x in others for piece in (nodes.raw("", "<wbr>", format="html"), nodes.Text(x))]
+            name[:] = [nodes.Text(first), *pieces]
+
     app.connect("autodoc-process-docstring", docstring)
+    app.connect("autodoc-process-signature", signature)
+    app.connect("doctree-resolved", breaks)

@@ -131,7 +131,8 @@ def examine_examples() -> dict[str, Any]:
 def examine_weights() -> dict[str, Any]:
     folder = os.environ.get("REFIMPL_MODELS")
     found = folder if folder and Path(folder).is_dir() else None
-    problem = None if found else "missing; set REFIMPL_MODELS=FOLDER"
+    origin = "stories260K of github.com/karpathy/llama2.c, tiny-rwkv-* of rwkv.cpp's tests"
+    problem = None if found else f"missing; set REFIMPL_MODELS=FOLDER ({origin})"
     return {"tool": "real weights", "version": "found" if found else None, "problem": problem, "purpose": "experiments"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,3 +250,22 @@ def test_a_prompt_that_is_weighed_to_nothing_is_refused():
     assert ri.convert(model, prompt, strength=1e-30).biases[0].S.all()
     with says(ri.Underflow, "convert: `S` underflows numpy float32"):
         ri.convert(model, prompt, strength=1e-50)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_lost_is_what_lies_beyond_the_bound(normalise):
+    """An output of 0 where A = 1: rounding explains up to γ, or γ/(1 − γ) where it divides."""
+    text = SimpleNamespace(n=5, kernel=SimpleNamespace(normalise=normalise), who="form", q=np.zeros((5, 3), np.float32))
+    S, one, u = np.zeros((3, 1), np.float32), np.ones((5, 1)), 2.0**-24
+    judge = underflow.Judge(text, S, S[:, 0], 0, None, 5)
+    judge.k = judge.v = 0
+    most = 10 * u / (1 - 10 * u)  # of 5 tokens, 3 features, and 2 more roundings
+    most = most / (1 - most) if normalise else most
+
+    def check(share):
+        judge.reference = np.zeros((5, 1), int), share * most * one, one, one, one
+        judge.check(np.zeros((5, 1), np.float32), np.ones((5, 1), np.float32), 0, None)
+
+    check(0.98)
+    with says(ri.Underflow, "the output underflows"):
+        check(1.02)

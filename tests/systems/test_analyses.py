@@ -766,3 +766,15 @@ def test_the_error_of_a_quotient_covers_the_underflow_of_its_parts():
     x, y = (running.wrap((np.array([a]), np.array([e]))) for a, e in ((least, 0.0), (8.0, 3.0)))
     spread = (3 * least + least) / 2  # A/B is lost, and |A/B||b'−B| may be three times the least number
     assert running.error(x / y)[0] >= spread + least
+
+
+def test_a_degree_is_written_with_its_denominator():
+    assert repr(Degrees().convert([0, 2])) == "degrees([-inf; 0, 0; 0])"
+
+
+def test_a_running_error_is_no_larger_than_said():
+    """(1 ± ¼) − (1 ± ¼), rounded once: ½ + γ₁ (|0| + 2 · ½), and next to nothing more."""
+    numbers = RunningError("float16")
+    x = numbers.wrap((np.array([1.0], np.float16), np.array([0.25])))
+    error, least = float(numbers.error(x - x)[0]), 0.5 + numbers.gamma(1)
+    assert least <= error <= least + numbers.u / 100

@@ -149,3 +149,11 @@ def test_the_expected_output_is_that_of_attention(layout, mask, start):
         )
         assert probe.mismatch(*ri.linear_attention(probe.q, probe.k, probe.v, **probe.options)) is None
         assert set(np.unique(probe.v)) == {-1, 1} and probe.q.shape == (3, 6, r)
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_a_probe_turns_by_one_two_and_three_quarters(layout):
+    """A table that is right for one and two quarters only must be seen."""
+    rope = ri.exact_probe(Float(), n=7, r=8, m=3, layout=layout).options["kernel"].rope
+    cos, sin = (np.asarray(x)[0].tolist() for x in rope.table([1]))
+    assert (cos, sin) == ([0, -1, 0, 0], [1, 0, -1, 1])
