@@ -186,11 +186,11 @@ def setup(app):
         lines[:] = plain_to_rst("\n".join(lines)).splitlines()
 
     def signature(app, what, name, object_, options, arguments, returned):
-        """A class returns itself, and not None as its __init__ does, also where a cache wraps it."""
+        """A class shows no return value, also where a cache wraps it: __init__ returns None."""
         return (arguments, None) if inspect.isclass(inspect.unwrap(object_)) else None
 
     def breaks(app, doctree, page):
-        """In tables, names may break after dots and underscores, and nowhere else."""
+        """In tables, names may break after dots and underscores only."""
         for name in {code for table in doctree.findall(nodes.table) for code in table.findall(nodes.literal)}:
             first, *others = re.split(r"(?<=[_.])(?=\w)", name.astext())
             pieces = [piece for x in others for piece in (nodes.raw("", "<wbr>", format="html"), nodes.Text(x))]
