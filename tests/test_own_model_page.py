@@ -34,7 +34,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capsys):
     made: dict = {}
     exec(source, made)
     write_safetensors(Path("mine.safetensors"), {name: np.asarray(w) for name, w in made["weights"].items()}, {})
-    said = ["AGREES: every stage, in float64", "biases.safetensors is written"]
+    said = ["AGREES: every stage, in float64, on 16 tokens", "biases.safetensors is written"]
     for line, last in zip(block("sh").splitlines(), said, strict=True):
         program, *argv = shlex.split(line)
         assert program == "refimpl"

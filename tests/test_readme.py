@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import refimpl
 from refimpl import QQ
 from refimpl.verify.registry import THEOREMS
+from tests.helpers.real_weights import folder
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -70,6 +72,22 @@ def test_a_fresh_run_tells_the_same_story(front_page, results):
     # the last digits of the logits depend on BLAS; the README promises less than 10⁻¹⁴
     assert fresh.pop("logits") < 1e-14 and kept["logits"] < 1e-14 and "10⁻¹⁴" in README
     assert fresh == {name: x for name, x in kept.items() if name != "logits"}
+
+
+def test_the_commands_of_the_story_print_its_columns(tmp_path, results):
+    models = folder("stories260K.bin", "tok512.bin")
+    for name in ("stories260K.bin", "tok512.bin"):
+        (tmp_path / name).symlink_to(models / name)
+    (tmp_path / "story.txt").write_text(re.search(r"^> (.+)$", README, flags=re.M)[1])
+    lines = re.findall(r"^    (refimpl \w.* tok512\.bin .*)$", README, flags=re.M)
+    printed = []
+    for line in lines:
+        code = f"{shlex.quote(sys.executable)} -m {line}"
+        done = subprocess.run(["sh", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        printed.append(done.stdout)
+    no_story, _, baked, again = printed
+    found = {"no story": no_story, "baked in, not read": baked, "read again": again}
+    assert {name: text.removesuffix("\n") for name, text in found.items()} == results["lily"]["texts"]
 
 
 def test_a_fresh_run_has_the_same_evidence(front_page, results):

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 from ..verify import registry
-from ..verify.formal import COMMAND, IN_PART, NOT_PROVED, PROVED
+from ..verify.formal import COMMAND, IN_PART, NOT_PROVED, PROVED, STATEMENTS
 from ..verify.papers import links
 from ..verify.theorem import Theorem
 from ..verify.ways import WAYS
@@ -36,6 +36,7 @@ def shown(t: Theorem, look: Look) -> list[str]:
         ("source", "; ".join([t.source, *links(t.source)])),
         ("ours", t.ours),
         ("checked", "; ".join(f"in {WAYS[way].systems}: {WAYS[way].says}" for way in t.ways)),
+        ("code of", ", ".join(functions(t.name))),
         ("proof", proof(t.name)),
         ("try", f"refimpl verify {t.name}"),
     ]
@@ -49,8 +50,14 @@ def shown(t: Theorem, look: Look) -> list[str]:
     except (OSError, TypeError, ValueError):  # a zip file, a function of no file
         return lines
     body = textwrap.dedent("".join(source)).rstrip().splitlines()
-    lines += [*look.wrap(f"{place}, line {line}", 11, "  code"), ""]
+    lines += [*look.wrap(f"{place}, line {line}: how it is checked", 11, "  check"), ""]
     return lines + [f"    {look.plain(x)}".rstrip() for x in body]
+
+
+def functions(name: str) -> list[str]:
+    """The functions of which the theorem speaks, as its Coq statements list them."""
+    found = [place for statement in STATEMENTS if name in statement.verify for place in statement.python]
+    return [f"refimpl.{place}" for place in dict.fromkeys(found)]
 
 
 def proof(name: str) -> str:

@@ -82,6 +82,7 @@ class Comparison:
     unseen  where all agrees: other readings of the model that agree too, so that this text does not
             tell them apart; by their words, the stages
     notes   what was taken for granted
+    tokens  the length of the text
     """
 
     stages: tuple[StageCheck, ...]
@@ -89,6 +90,7 @@ class Comparison:
     likely: tuple[str, ...] = ()
     unseen: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    tokens: int = 0
 
     @property
     def first(self) -> StageCheck | None:
@@ -120,7 +122,8 @@ class Comparison:
             advice = "return the states of every layer, or compute in float64"
             return wrap(f"UNDECIDED: the bound is as large as the numbers at {where}; {advice}")
         if self.first is None:
-            return [*self.blind_spots(), f"AGREES: every stage, in {self.dtype}"]
+            text = f"{self.tokens} token{'s' * (self.tokens != 1)}"
+            return [*self.blind_spots(), f"AGREES: every stage, in {self.dtype}, on {text}"]
         lines = [f"DIFFERS: first at {self.first.stage}, {located_at(self.first.where)}"]
         if not self.likely:
             return [*lines, *wrap("No change of our model that was tried makes this stage agree.")]
@@ -273,6 +276,7 @@ class TwoModels:
 
     def compare(self, unseen: bool) -> Comparison:
         self.find_final_norm()
+        n = int(self.text.shape[0])
         parts, checks = self.parts(), []
         for part in parts:
             self.progress(f"stage {self.names[part.last]}")
@@ -284,12 +288,12 @@ class TwoModels:
                 self.notes.append(GELU)
             if not likely and self.dtype == "float64" and self.agrees(wrong[0], self.start(wrong[0]), dtype="float32"):
                 likely = [NARROWER]
-            return Comparison(tuple(checks), self.dtype, tuple(likely), {}, tuple(self.notes))
+            return Comparison(tuple(checks), self.dtype, tuple(likely), {}, tuple(self.notes), n)
         seen: dict[str, tuple[str, ...]] = {}
         for part in parts if unseen else ():
             for words in self.alike(part):
                 seen[words] = (*seen.get(words, ()), self.names[part.last])
-        return Comparison(tuple(checks), self.dtype, (), seen, tuple(self.notes))
+        return Comparison(tuple(checks), self.dtype, (), seen, tuple(self.notes), n)
 
     def parts(self) -> list[Part]:
         """A part for each stage of theirs, from the last stage before it that can be its start."""

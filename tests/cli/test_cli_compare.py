@@ -82,7 +82,7 @@ MINE = ("mine.safetensors", "--mapping", "map.toml", "--forward", "program.py:st
 
 def test_one_that_agrees(folder, capsys):
     status, out, err = run(capsys, *MINE, "--out", "model.safetensors", "--json", "report.json")
-    assert (status, err) == (0, "") and out.splitlines()[-1] == "AGREES: every stage, in float64"
+    assert (status, err) == (0, "") and out.splitlines()[-1] == "AGREES: every stage, in float64, on 16 tokens"
     written: Model = load("model.safetensors")
     assert written.config == CONFIG and np.array_equal(written.weights["layers.1.W_V"], MODEL.weights["layers.1.W_V"])
     report = json.loads(Path("report.json").read_text())

@@ -306,7 +306,7 @@ def test_show_says_all_there_is(name, capsys):
     theorem = THEOREMS[name]
     status, out, _ = run(capsys, "show", name)
     flat = " ".join(out.split())
-    assert status == 0 and max(map(len, out.split("  code ")[0].splitlines())) <= 80
+    assert status == 0 and max(map(len, out.split("  check ")[0].splitlines())) <= 80
     for words in (theorem.statement, theorem.assumes, theorem.source, theorem.ours, f"refimpl verify {name}"):
         assert " ".join(words.split()) in flat
     assert "refimpl/verify/theorems/" in out and " def " in flat  # its code
