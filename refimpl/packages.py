@@ -15,7 +15,7 @@ OPTIONAL = {
     "gmpy2": ("fast", "fast mpmath and ℚ"),
     "python-flint": ("fast", "fast balls"),
     "ml-dtypes": ("test", "bfloat16 in NumPy"),
-    "array-api-strict": ("test", "GPU code on the CPU"),
+    "array-api-strict": ("test", "GPU code on a CPU"),
     "matplotlib": ("plot", "figures"),
 }
 

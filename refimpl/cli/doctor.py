@@ -131,7 +131,7 @@ def examine_examples() -> dict[str, Any]:
 def examine_weights() -> dict[str, Any]:
     folder = os.environ.get("REFIMPL_MODELS")
     found = folder if folder and Path(folder).is_dir() else None
-    origin = "stories260K of github.com/karpathy/llama2.c, tiny-rwkv-* of rwkv.cpp's tests"
+    origin = "from github.com/karpathy/llama2.c, tests of rwkv.cpp"
     problem = None if found else f"missing; set REFIMPL_MODELS=FOLDER ({origin})"
     return {"tool": "real weights", "version": "found" if found else None, "problem": problem, "purpose": "experiments"}
 

@@ -373,8 +373,8 @@ def test_doctor_where_all_is_missing(capsys, monkeypatch, tmp_path):
         "Coq missing for proofs (PROVED): apt install coq libcoq-mathcomp-algebra make; make -C proofs audit" in verify
     )
     assert "examples missing for a course: they are in the repository, not in the package" in learn
-    assert "real weights missing for experiments: set REFIMPL_MODELS=FOLDER (stories260K of github.com/k" in learn
-    assert "llama2.c, tiny-rwkv-* of rwkv.cpp's tests)" in learn
+    assert "real weights missing for experiments: set REFIMPL_MODELS=FOLDER (from github.com/karpathy/llama2.c" in learn
+    assert "tests of rwkv.cpp)" in learn
 
 
 @pytest.mark.parametrize(
