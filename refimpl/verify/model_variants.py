@@ -60,14 +60,14 @@ def transposed(c: Config, names: Sequence[str], least: int = 1) -> Iterator[Chan
     square = squares(c, names)
     for count in range(max(least, 1), len(square) + 1):
         for some in itertools.combinations(square, count):
-            yield Change(f"{listed(some)} transposed", layer=functools.partial(transpose, some))
+            yield Change(f"{in_a_row(some)} transposed", layer=functools.partial(transpose, some))
 
 
 def changing(**changes: Any) -> Callable[[Config], Config]:
     return lambda config: replace(config, **changes)
 
 
-def listed(names: Sequence[str]) -> str:
+def in_a_row(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -196,7 +196,7 @@ def of_attention(c: Config) -> Iterator[Change]:
                 yield Change(f"phi={phi!r}", config=functools.partial(with_phi, phi))
     if c.biased:
         for names in (("b_Q", "b_K", "b_V"), ("b_O",)):
-            yield Change(f"no {listed(names)}", layer=functools.partial(left_out, names))
+            yield Change(f"no {in_a_row(names)}", layer=functools.partial(left_out, names))
 
 
 def with_phi(phi: str, c: Config) -> Config:
