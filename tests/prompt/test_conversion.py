@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 import refimpl as ri
 from refimpl import GF, MP, QQ, Config, Float, Rotary, Rounded, RunningError, State, convert, random_model, unconvert
+from refimpl.attention.memory import write
+from refimpl.prompt.conversion import add_memory
 from refimpl.systems import fractions
 from tests.helpers.assertions import peak_memory, says
 from tests.helpers.model_strategies import (
@@ -603,3 +605,13 @@ def test_biases_that_are_not_turned_do_not_drift():
 
     kept, turned = error(restart=False), error(restart=True)
     assert 0 < 4 * kept < turned < 1e-5 and kept < 1e-6
+
+
+def test_memories_are_joined_if_both_use_one_draw() -> None:
+    y, v = np.random.default_rng(0).standard_normal((2, 5, 2))
+    same, again, other = (ri.random_features("positive", 4, 2, seed=seed, system=Float()) for seed in (0, 0, 1))
+    first = write(same, y, v)
+    assert add_memory((), first, y, v, 1) == (first,)
+    assert len(add_memory((first,), write(again, y, v), y, v, 1)) == 1
+    apart = add_memory((first,), write(other, y, v), y, v, 1)
+    assert len(apart) == 2 and apart[0] is first

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from dataclasses import replace
 from fractions import Fraction
 from importlib.util import find_spec
@@ -723,3 +724,13 @@ def test_what_verify_says_of_itself(name):
 def test_a_theorem_that_is_named_twice_is_checked_once():
     found = verify(["shift", "norms", "shift"], [ri.QQ])
     assert [r.theorem for r in found] == ["shift", "norms"]
+
+
+def test_a_result_says_how_long_it_took():
+    theorem, began = THEOREMS["shift"], time.perf_counter()
+    result = check(theorem, ri.QQ, theorem.cases[:1], Draws(0))
+    assert 0 < result.seconds <= time.perf_counter() - began
+
+
+def test_a_quick_run_tries_ways_that_round_on_every_second_case():
+    assert {name for name, way in WAYS.items() if way.sparse} == {"bound", "enclosure"}
