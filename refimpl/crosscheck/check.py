@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +44,7 @@ class Finding:
     smallest: Case | None
     others: dict[str, str]  # other properties: "" if they hold, or what is wrong
     trials: int
+    died: bool  # whether all that failed are calls that returned nothing
 
     @property
     def verdict(self) -> str:
@@ -54,13 +56,20 @@ class Finding:
 class Report:
     """The cross-check of a kernel."""
 
+    name: str
     spec: Spec
     findings: tuple[Finding, ...]
     cases: tuple[Case, ...]
+    seconds: float
 
     @property
     def verdict(self) -> str:
         return min((f.verdict for f in self.findings), key=ORDER.index, default="NOT RUN")
+
+    def __str__(self) -> str:
+        from .report import lines_of
+
+        return "\n".join(lines_of(self))
 
 
 def crosscheck(
@@ -72,10 +81,12 @@ def crosscheck(
     progress: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Is this kernel right, by its own conventions? If not, where, and what does it look like?"""
-    subject: Subject = kernel if hasattr(kernel, "ask") else Function(kernel)  # type: ignore[assignment,arg-type]
+    began = time.perf_counter()
+    subject: Subject = kernel if hasattr(kernel, "ask") else Function(kernel)  # type: ignore[arg-type]
     cases = plan(spec.refuses, seed=seed, full=full)
     findings = tuple(check_dtype(subject, spec, dtype, cases, progress) for dtype in spec.dtypes)
-    return Report(spec, findings, tuple(cases))
+    name = getattr(kernel, "place", "") or getattr(kernel, "__name__", "") or type(kernel).__name__
+    return Report(name, spec, findings, tuple(cases), time.perf_counter() - began)
 
 
 def check_dtype(
@@ -86,17 +97,20 @@ def check_dtype(
         progress(f"{dtype}: case {i} of {len(cases)}: {case}")
         trials.append(attempt(subject, spec, dtype, case))
     failed = [t for t in trials if t.wrong]
-    likely = look_alikes(spec, chosen(trials)) if any(not t.answer.problem for t in failed) else []
+    died = not any(t.answer.results for t in failed)
+    likely = [] if died else look_alikes(spec, chosen(trials))
     smallest = reduced(subject, spec, failed[0], trials) if failed else None
     others = {
         "second call": repeated(subject, spec, trials),
         "inputs untouched": next((f"{t.answer.touched[0]} is changed" for t in trials if t.answer.touched), ""),
+        "nothing else changed": next((f"it changes {t.answer.notes[0]}" for t in trials if t.answer.notes), ""),
     }
-    if spec.carries and "o" in spec.calls.made:
+    if spec.carries and "o" in spec.calls.made and not failed:
         others["split anywhere"] = split(subject, spec, dtype)
-    names = dict.fromkeys(j.result for t in trials for j in t.judgements)
+    seen = {j.result for t in trials for j in t.judgements}
+    names = [name for name in ("call", *spec.made) if name in seen]
     facets = tuple(facet(name, trials, bool(likely)) for name in names)
-    return Finding(dtype, facets, tuple(likely), shared(trials), smallest, others, len(trials))
+    return Finding(dtype, facets, tuple(likely), shared(trials), smallest, others, len(trials), died)
 
 
 def attempt(subject: Subject, spec: Spec, dtype: str, case: Case) -> Trial:
@@ -129,7 +143,7 @@ def repeated(subject: Subject, spec: Spec, trials: Sequence[Trial]) -> str:
     for trial in (asked[0], asked[len(asked) // 2]) if asked else ():
         again = subject.ask(spec, trial.case, trial.x, trial.dtype)
         for name, x in trial.answer.results.items():
-            if again.problem or not np.array_equal(again.results[name], x, equal_nan=True):
+            if not again.results or not np.array_equal(again.results[name], x, equal_nan=True):
                 return f"{name} is another at {trial.case}"
     return ""
 
@@ -152,8 +166,8 @@ def split(subject: Subject, spec: Spec, dtype: str) -> str:
             parts, state = [], {name: x[name] for name in spec.state}
             for a, b in ((0, j), (j, n)):
                 answer = subject.ask(spec, replace(case, n=b - a), spec.cut(x, a, b) | state, dtype)
-                if answer.problem:
-                    return f"{answer.problem}, when T={n} is cut at token {j}"
+                if not answer.results:
+                    return f"{answer.problem or 'it died before'}, when T={n} is cut at token {j}"
                 parts.append(answer.results["o"])
                 state = {name: answer.results[name] for name in spec.state}
             error = np.abs(np.concatenate(parts, axis=2) - want.value)

@@ -62,7 +62,7 @@ def look_alikes(spec: Spec, trials: Sequence[Trial]) -> list[Likeness]:
 @quiet()
 def agrees(other: Spec, trial: Trial) -> bool | None:
     """Does another reading give the numbers of a trial? None if not, True if the same bits."""
-    if trial.answer.problem:
+    if not trial.answer.results:
         return None
     try:
         expected = expect(other, trial.case, trial.dtype, trial.x, exact=False)
@@ -78,7 +78,7 @@ def agrees(other: Spec, trial: Trial) -> bool | None:
 
 def chosen(trials: Sequence[Trial], failed: int = 4, passed: int = 3) -> list[Trial]:
     """A few trials that tell most: the smallest that fail, others that fail, and passed ones."""
-    wrong = [t for t in trials if t.wrong and not t.answer.problem and t.case.n <= 600]
+    wrong = [t for t in trials if t.wrong and t.answer.results and t.case.n <= 600]
     right = [t for t in trials if not t.wrong and t.answer.results and t.case.n <= 200]
     return [*spread(wrong, failed), *spread(right[::-1], passed)]
 

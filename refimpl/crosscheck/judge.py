@@ -70,6 +70,8 @@ def expect(spec: Spec, case: Case, dtype: str, x: Arrays, exact: bool) -> dict[s
 
 def judge(spec: Spec, dtype: str, expected: dict[str, Expected], answer: Answer, exact: bool) -> list[Judgement]:
     """The judgement on each result."""
+    if not answer.asked:
+        return []
     if answer.problem:
         return [Judgement("call", "WRONG", words=answer.problem)]
     found = []

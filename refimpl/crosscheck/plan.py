@@ -58,6 +58,10 @@ class Case:
         """What its numbers depend on."""
         return (self.n, self.batch, self.heads, self.groups, self.d, self.m, self.start, self.values, self.seed)
 
+    @property
+    def size(self) -> int:
+        return self.n * self.heads * self.batch
+
     def __str__(self) -> str:
         sizes = f"T={self.n} B={self.batch} H={self.heads}"
         sizes += f" groups={self.groups}" if self.groups != self.heads else ""
@@ -120,7 +124,7 @@ def plan(refuses: Callable[[Case], str], *, seed: int = 0, full: bool = False) -
             found.append(
                 made(can, row, seed, n=n, why=", ".join([why, *(x for x in row.values() if x not in usual.values())]))
             )
-    return sorted((case for case in found if not refuses(case)), key=lambda case: case.n * case.heads * case.batch)
+    return sorted((case for case in found if not refuses(case)), key=lambda case: case.size)
 
 
 def long_rows(can: dict[str, Levels], usual: dict[str, str]) -> Iterator[dict[str, str]]:
