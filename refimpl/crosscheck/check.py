@@ -98,7 +98,7 @@ def check_dtype(
         trials.append(attempt(subject, spec, dtype, case))
     failed = [t for t in trials if t.wrong]
     died = not any(t.answer.results for t in failed)
-    likely = [] if died else look_alikes(spec, chosen(trials))
+    likely = [] if died else look_alikes(spec, chosen(trials), [t for t in trials if t.answer.results and t.case.n <= 600])
     smallest = reduced(subject, spec, failed[0], trials) if failed else None
     others = {
         "second call": repeated(subject, spec, trials),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,19 +45,29 @@ class Likeness:
     equal: bool
 
 
-def look_alikes(spec: Spec, trials: Sequence[Trial]) -> list[Likeness]:
-    """The mistakes that give a kernel's numbers in all of these trials, failed and passed ones."""
+def look_alikes(spec: Spec, trials: Sequence[Trial], more: Sequence[Trial]) -> list[Likeness]:
+    """The mistakes that give a kernel's numbers in all of these trials, failed and passed ones.
+
+    more : trials that decide between several
+    """
+    found = alike(readings(spec), trials)
+    if len(found) > 1:
+        found = alike(found, more) or found
+    return sorted((Likeness(words, seen, equal) for words, seen, _, equal in found), key=lambda x: not x.equal)
+
+
+def alike(known: Iterable[tuple[Any, ...]], trials: Sequence[Trial]) -> list[tuple[str, str, Spec, bool]]:
+    """The readings that agree with all of these trials, and whether they give the same bits."""
     found = []
-    for words, seen, other in readings(spec):
+    for words, seen, other, *_ in known:
         equal: list[bool] = []
         for trial in trials:
-            alike = agrees(other, trial)
-            if alike is None:
+            if (agreed := agrees(other, trial)) is None:
                 break
-            equal.append(alike)
+            equal.append(agreed)
         else:
-            found.append(Likeness(words, seen, all(equal)))
-    return sorted(found, key=lambda x: not x.equal)
+            found.append((words, seen, other, all(equal)))
+    return found
 
 
 @quiet()
