@@ -1229,19 +1229,29 @@ def from_kernel(x, name, spec, trial):
     return spec.axes_of(name).take(x, sizes)
 
 
+def copied(x):
+    return x.clone() if hasattr(x, "clone") else np.array(x)
+
+
+def differ(a, b):
+    return not np.array_equal(*(x.double().numpy() if hasattr(x, "clone") else x for x in (a, b)), equal_nan=True)
+
+
 def faults(kernel: Kernel, trials: tuple[Trial, ...] = TRIALS) -> list[str]:
     """What was seen to be wrong, in the order of the trials."""
     spec, found = LinearAttention(**kernel.spec), []
     for (number, trial), dtype in ((a, b) for a in enumerate(trials) for b in spec.dtypes):
-        trial = fitted(trial, spec)
+        trial, earlier = fitted(trial, spec), []
         if spec.reads == "before" and spec.normalise and not spec.eps and not trial.start:
             continue
         for call in range(2):
+            if call and "position" in spec.calls.given:
+                trial = trial._replace(position=trial.position + 5)
             x = inputs(trial, spec, dtype, 2 * number + call)
             where = f"n = {trial.n}, {dtype}: "
             want = direct(**x, spec=spec)
             given = {name: to_kernel(a, name, spec, dtype) for name, a in x.items()}
-            kept = {name: a.clone() if hasattr(a, "clone") else np.array(a) for name, a in given.items()}
+            kept = {name: copied(a) for name, a in given.items()}
             try:
                 with np.errstate(all="ignore"):
                     got = spec.calls.make(kernel.function, given)
@@ -1249,8 +1259,12 @@ def faults(kernel: Kernel, trials: tuple[Trial, ...] = TRIALS) -> list[str]:
             except Exception as error:
                 found.append(where + repr(error)[:90])
                 continue
-            found += [where + f"{name} was written into" for name in given if bool((given[name] != kept[name]).any())]
+            found += [where + f"{name} was written into" for name in given if differ(given[name], kept[name])]
+            found += [
+                where + f"{name} of the call before was written into" for name, raw, a in earlier if differ(raw, a)
+            ]
             for name, (raw, a) in got.items():
+                earlier.append((name, raw, copied(raw)))
                 kind = spec.dtype_of(name, dtype)
                 if kind not in str(raw.dtype):
                     found.append(where + f"{name} has dtype {raw.dtype}, not {kind}")
