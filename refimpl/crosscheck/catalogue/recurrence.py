@@ -45,7 +45,7 @@ class DecayedAfterWrite(Recurrence):
         return S
 
     def written(self, S: HostArray, D: HostArray, y: Token) -> HostArray:
-        return y.w * super().written(S, D, y)
+        return np.asarray(y.w * super().written(S, D, y))
 
 
 @mistake("the decay is that of the token before")
@@ -123,7 +123,7 @@ class ChunkEndsDecayedTwice(OtherDecays):
 
     def other_decays(self, w: HostArray) -> HostArray:
         begins = np.arange(w.shape[2]) % self.number == 0
-        return w * np.where(begins[:, None, None], shifted(w, 1, 1.0), 1.0)
+        return np.asarray(w * np.where(begins[:, None, None], shifted(w, 1, 1.0), 1.0))
 
 
 @mistake("the sum of the logarithms of decays in a chunk of {} is clamped at -20", "", CHUNKS)
@@ -210,7 +210,7 @@ class BetaOfFirstRow(Recurrence):
 @mistake("β is the factor of what is erased alone")
 class BetaErasesOnly(Recurrence):
     def correction(self, R: HostArray, y: Token) -> HostArray:
-        return y.v - y.beta * (y.k.swapaxes(-1, -2) @ R)
+        return np.asarray(y.v - y.beta * (y.k.swapaxes(-1, -2) @ R))
 
 
 @mistake("the delta rule erases what the token itself has written")
@@ -228,7 +228,7 @@ class ErasesWithOtherSign(Recurrence):
 @mistake("what is written is multiplied by one minus the decay", "HGRN's (1 − f), which callers have in k")
 class WrittenTimesRest(Recurrence):
     def addition(self, y: Token) -> HostArray:
-        return (1 - y.w) * super().addition(y)
+        return np.asarray((1 - y.w) * super().addition(y))
 
 
 @mistake("a and b are exchanged")
@@ -254,7 +254,7 @@ class BonusInsteadOfWrite(Recurrence):
 @mistake("the state counts a token 1 + u times")
 class BonusWritten(Recurrence):
     def addition(self, y: Token) -> HostArray:
-        return super().addition(y) * (1 + y.u)
+        return np.asarray(super().addition(y) * (1 + y.u))
 
 
 # The state
@@ -294,11 +294,11 @@ def transposed(S: HostArray) -> HostArray:
 
 @mistake("the state is transposed, given and returned", "fla#776, #864, sglang#20283: K×V and V×K")
 class Transposed(Recurrence):
-    def first_state(self, S: HostArray) -> HostArray:
-        return transposed(S)
-
-    def last_state(self, states: Sequence[HostArray]) -> HostArray:
-        return transposed(super().last_state(states))
+    def compute(self, x: Arrays, system: System) -> Arrays:
+        if not x["v"].shape[2]:
+            return super().compute(x, system)
+        found = super().compute(x | {"S": transposed(x["S"])}, system)
+        return found | {"S": system.xp.matrix_transpose(found["S"])}
 
 
 @mistake("the first state is taken for its transpose", "fla#776, #864, sglang#20283: K×V and V×K")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -214,15 +214,10 @@ class Recurrence(Spec):
     def decay_of(self, g: Array, x: Arrays, system: System) -> Array:
         xp = system.xp
         if self.gate in ("factor", "retnet"):
-            summed = fractional(g, system) and np.all(pair(g)[0] > 0)
-            return summed_logs(xp.log(g), x["v"].shape[2], system) if summed else g
-        L = {"log": lambda: g, "-log": lambda: -g, "-exp": lambda: -xp.exp(g)}.get(self.gate, lambda: g)()
+            return g
         if self.gate == "dt":
-            L = g * system.convert(x["beta"][..., None, :])
-        w = xp.exp(L)
-        if not isinstance(system, RunningError):
-            return w
-        return summed_logs(L, x["v"].shape[2], system) if fractional(w, system) else system.convert(pair(w)[0])
+            return xp.exp(g * system.convert(x["beta"][..., None, :]))
+        return xp.exp(-xp.exp(g) if self.gate == "-exp" else -g if self.gate == "-log" else g)
 
     def rates(self, x: Arrays) -> HostArray:
         """β as it is written"""
@@ -371,54 +366,69 @@ class Recurrence(Spec):
 
 
 class Bound:
-    """How far the state of any kernel may be from S, column by column, in the Euclidean norm.
+    """How far the state of any kernel may be from S.
 
-    S_t = A_t S_{t-1} + C_t, so an error grows by `growth` = ‖A_t‖₂ at most. ‖A_t‖ ‖S‖ + ‖C_t‖ bounds
-    the sums of a kernel in any order: the `size`. Each token adds what rounding makes of these. A
-    kernel that erases may solve for all tokens at once, in sums of n terms; others add d terms.
+    S_t = A_t S_{t-1} + C_t. Errors are of each entry if A_t only multiplies entries; if tokens
+    erase, of each column, in the Euclidean norm, and grow by `growth` = ‖A_t‖₂ at most. The sums of
+    a kernel, in any order, are bounded by ‖A_t‖ ‖S‖ + ‖C_t‖, the `size`; each token adds what
+    rounding makes of these. A kernel that erases may solve for all tokens at once, in sums of n
+    terms; others add d terms. A decay over many tokens may be e to the difference of two sums of
+    logarithms: the `slip`.
     """
 
     def __init__(self, spec: Recurrence, y: Token, S: HostArray, k: Pair, w: Pair, system: RunningError) -> None:
         self.spec, self.system, n, d = spec, system, y.n, y.k.shape[-2]
         self.gamma, self.tiny = system.gamma(n + d + 8), system.tiny * (n + d + 8)
         gamma = system.gamma(d + 8) if spec.write == "add" else self.gamma
-        long, off_k = norm(y.k[..., 0]), norm(k[1])
-        top, low, off_w = np.max(np.abs(y.w), axis=-2), np.min(y.w, axis=-2), np.max(w[1], axis=-2)
-        rate, growth, erased, turned = np.abs(y.beta[..., 0, :]), top, 0.0 * long, 0.0 * long
+        top, off_w, slip = self.most(np.abs(y.w)), np.zeros((1, 1, n, 1, 1)), np.zeros((1, 1, n, 1, 1))
+        if not np.isin(y.w, (0, 1)).all():
+            logs = np.log(np.abs(y.w), where=y.w != 0, out=np.zeros(y.w.shape))
+            slip = np.expm1(2 * system.gamma(n + 16) * self.most(np.cumsum(np.abs(logs), axis=2)))
+            off_w = self.most(w[1]) + system.gamma(16) * top
+        k_size, k_off, v_size, rate = self.length(y.k), self.length(k[1][..., None]), np.abs(y.v), np.abs(y.beta)
+        growth, erased, turned, most = top, 0.0 * rate, 0.0 * rate, np.maximum(top, 1)
         if spec.write == "delta":
             part = rate if spec.beta == "write" else np.ones_like(rate)
-            erased, turned = part * long**2, 2 * part * long * off_k
+            erased, turned = part * k_size**2, 2 * part * k_size * k_off
             growth = top * np.maximum(1, np.abs(1 - erased))
-            growth = growth if spec.erases == "after" else np.maximum(top, erased - low)
+            if spec.erases == "before":
+                growth = np.maximum(top, erased - np.min(y.w, axis=-2, keepdims=True))
         if spec.write == "rank":
-            erased, growth = norm(y.a[..., 0, :]) * norm(y.b[..., 0]), rank_growth(y, spec.erases)
-        size_v = np.abs(y.v[..., 0, :])
-        written = rate * long * size_v
-        drift = off_w * (1 + erased) + turned * np.maximum(top, 1) + gamma * (top + erased * np.maximum(top, 1))
-        own = rate * off_k * size_v + gamma * written + self.tiny * (1 + rate * long)
-        self.steps = [np.moveaxis(np.broadcast_to(z, own.shape), 2, 0) for z in (growth, drift, own, written)]
-        self.size = [norm(S, axis=-2)[..., 0, :]]
+            erased, growth = self.length(y.a.swapaxes(-1, -2)) * self.length(y.b), rank_growth(y, spec.erases)
+        drift = off_w * (1 + erased) + (turned + slip * erased) * most + gamma * (top + erased * most)
+        written = rate * k_size * v_size
+        own = rate * k_off * v_size + gamma * written + self.tiny * (1 + rate * k_size)
+        self.growth, self.drift, self.own, self.written, slip = (
+            np.moveaxis(np.broadcast_to(z, own.shape), 2, 0) for z in (growth, drift, own, written, slip)
+        )
+        self.slip, self.size = [np.zeros(slip.shape[1:]), *slip], [self.length(S)]
         self.error = [np.zeros_like(self.size[0])]
 
+    def length(self, x: HostArray) -> HostArray:
+        """The size of entries, or of columns."""
+        return np.abs(x) if self.spec.write == "add" else norm(x, axis=-2)
+
+    def most(self, x: HostArray) -> HostArray:
+        return x if self.spec.write == "add" else np.max(x, axis=-2, keepdims=True)
+
     def add(self, t: int, made: HostArray, stored: HostArray) -> None:
-        growth, drift, own, written = (z[t] for z in self.steps)
-        error = growth * self.error[-1] + drift * (self.size[-1] + self.error[-1]) + own
+        error = self.growth[t] * self.error[-1] + self.drift[t] * (self.size[-1] + self.error[-1]) + self.own[t]
         if stored is not made:
-            near = [np.abs(self.spec.stored(made + e) - stored) for e in (error[..., None, :], -error[..., None, :])]
-            error = norm(np.maximum(*near), axis=-2)[..., 0, :]
+            error = self.length(np.maximum(*(np.abs(self.spec.stored(made + e) - stored) for e in (error, -error))))
         self.error.append(error)
-        self.size.append(np.maximum(growth * self.size[-1] + written, norm(stored, axis=-2)[..., 0, :]))
+        self.size.append(np.maximum(self.growth[t] * self.size[-1] + self.written[t], self.length(stored)))
 
     def of_state(self) -> HostArray:
-        return (self.error[-1] + self.gamma * self.size[-1] + self.tiny)[..., None, :]
+        return np.asarray(self.error[-1] + (self.gamma + self.slip[-1]) * self.size[-1] + self.tiny)
 
     def of_output(self, q: Pair, k: Pair, v: HostArray, u: HostArray, heads: HostArray) -> HostArray:
         """How far o may be: rows of q, times a state with this error; and the bonus."""
         at = slice(0, -1) if self.spec.reads == "before" else slice(1, None)
-        error, size = (np.moveaxis(np.array(z), 0, 2)[:, heads, at] for z in (self.error, self.size))
-        long, off = norm(q[0]), norm(q[1])
-        bonus = ((self.gamma * long + off) * norm(u * k[0]) + long * norm(u * k[1])) * np.abs(v)
-        return np.asarray((long + off) * (error + self.tiny) + (off + self.gamma * long) * size + self.tiny + bonus)
+        error, size, slip = (np.moveaxis(np.array(z), 0, 2)[:, heads, at] for z in (self.error, self.size, self.slip))
+        q_size, q_off = (self.length(z[..., None]).swapaxes(-1, -2) for z in q)
+        found = (q_size + q_off) @ (error + self.tiny) + q_off @ size + q_size @ ((self.gamma + slip) * size)
+        bonus = ((self.gamma * norm(q[0]) + norm(q[1])) * norm(u * k[0]) + norm(q[0]) * norm(u * k[1])) * np.abs(v)
+        return np.asarray(found[..., 0, :] + self.tiny + bonus)
 
 
 def rank_growth(y: Token, erases: str) -> HostArray:
@@ -426,7 +436,8 @@ def rank_growth(y: Token, erases: str) -> HostArray:
     d = y.k.shape[-2]
     w = np.moveaxis(np.broadcast_to(y.w, (*y.w.shape[:3], d, y.w.shape[-1])), -1, -2)[..., None, :]
     change = (y.b @ y.a)[..., None, :, :]
-    return np.asarray(np.linalg.norm(w * np.eye(d) + change * (w if erases == "after" else 1), 2, axis=(-2, -1)))
+    found = np.linalg.norm(w * np.eye(d) + change * (w if erases == "after" else 1), 2, axis=(-2, -1))
+    return np.asarray(found)[..., None, :]
 
 
 def norm(x: HostArray, axis: int = -1) -> HostArray:
@@ -448,15 +459,53 @@ def number(system: System, x: float) -> Array:
     return system.convert(np.asarray(x))
 
 
-def fractional(w: Array, system: System) -> bool:
-    """Is some decay neither 0 nor 1, and its error sought?"""
-    return isinstance(system, RunningError) and not np.isin(pair(w)[0], (0, 1)).all()
+# Kernels of the field
 
 
-def summed_logs(L: Array, n: int, system: System) -> Array:
-    """e^L, off by as much as if each logarithm were the difference of two sums of all before it."""
-    assert isinstance(system, RunningError)
-    shape = np.broadcast_shapes(L.shape, (1, 1, n, 1, 1))
-    value, error = (np.broadcast_to(p, shape) for p in pair(L))
-    sums = np.cumsum(error + system.gamma(n) * (np.abs(value) + error), axis=2)
-    return system.xp.exp(system.wrap((value, error + 2 * sums)))
+def from_fla(arrays: str, **conventions: Any) -> Recurrence:
+    """A kernel that is called as those of flash-linear-attention."""
+    call = f"{arrays}, initial_state=S, output_final_state=True -> o, S"
+    return Recurrence(**{"call": call, "axes": "BTHD", "library": "torch", "dtype": "float32"} | conventions)
+
+
+def from_onnx(arrays: str, **conventions: Any) -> Recurrence:
+    """ONNX's LinearAttention, opset 27, with one of its update rules."""
+    return Recurrence(
+        call=f"{arrays} -> o, S", axes="BT(HD)", dtype="float32", scale="d", groups_of="kv", **conventions
+    )
+
+
+DELTA = {"write": "delta", "beta": "write", "scale": "d"}
+RWKV = {"decay": "key", "reads": "before", "bonus": True}
+FIELD = {
+    "retnet": from_fla("q, k, v", decay="head", gate="retnet", scale="d"),
+    "simple_gla": from_fla("q, k, v, g", decay="head", scale="d"),
+    "lightning": Recurrence(
+        call="q, k, v, g -> o", library="torch", dtype="float32", decay="head", gate="-log", gate_axes="H"
+    ),
+    "gla": from_fla("q, k, v, g", decay="key", scale="d"),
+    "hgrn": from_fla("v, g", axes="BTD", decay="value", state_axes="BV"),
+    "mamba2": from_fla(
+        "",
+        call="v, beta, g, k, q, chunk_size=64, initial_states=S, return_final_states=True -> o, S",
+        decay="head",
+        gate="dt",
+        gate_axes="H",
+        beta="write",
+        groups_of="qk",
+        state_axes="BHVK",
+    ),
+    "rwkv5": from_fla("q, k, v, g, u", gate="-exp", gate_axes="HK", **RWKV),
+    "rwkv6": from_fla("q, k, v, g, u, scale=1.0", **RWKV),
+    "rwkv7": from_fla("q, g, k, v, a, b, scale=1.0", decay="key", write="rank", erases="before"),
+    "delta_net": from_fla("q, k, v, beta", **DELTA),
+    "gated_delta_net": from_fla("q, k, v, g, beta", decay="head", groups_of="qk", **DELTA),
+    "qwen3_next": from_fla(
+        "q, k, v, g, beta, use_qk_l2norm_in_kernel=True", decay="head", groups_of="qk", l2norm="inside", **DELTA
+    ),
+    "kda": from_fla("q, k, v, g, beta", decay="key", **DELTA),
+    "onnx_linear": from_onnx("q, k, v, S"),
+    "onnx_gated": from_onnx("q, k, v, S, g", decay="head"),
+    "onnx_delta": from_onnx("q, k, v, S, beta", write="delta", beta="write"),
+    "onnx_gated_delta": from_onnx("q, k, v, S, g, beta", decay="head", write="delta", beta="write"),
+}
