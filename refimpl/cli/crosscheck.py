@@ -13,7 +13,7 @@ from typing import Any
 from ..budget import budget
 from ..crosscheck.check import Report, attempt, crosscheck
 from ..crosscheck.mistakes import all_families
-from ..crosscheck.plan import Case, plan
+from ..crosscheck.plan import Case
 from ..crosscheck.report import data_of, lines_of, program
 from ..crosscheck.spec import Spec, conventions
 from ..crosscheck.worker import SECONDS, Process
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> Outcome:
         return replay(options)
     target, spec = json_target(options.json), spec_of(options)
     if options.plan:
-        return Outcome(0, "\n".join(f"{case}\n    {case.why}" for case in plan(spec.refuses, seed=options.seed, full=options.full)))
+        return Outcome(0, "\n".join(f"{case}\n    {case.why}" for case in spec.plan(options.seed, options.full)))
     if not options.kernel:
         raise ValueError("KERNEL must be given, as FILE.py:NAME or package.module:NAME")
     process, problems = Process(options.kernel, seconds_of(options)), list[Exception]()

@@ -11,7 +11,7 @@ import numpy as np
 
 from .diagnose import Likeness, Trial, chosen, look_alikes, pattern, shared
 from .judge import Judgement, expect, judge
-from .plan import Case, plan
+from .plan import Case
 from .spec import Spec
 from .subject import Function, Subject
 
@@ -83,7 +83,7 @@ def crosscheck(
     """Is this kernel right, by its own conventions? If not, where, and what does it look like?"""
     began = time.perf_counter()
     subject: Subject = kernel if hasattr(kernel, "ask") else Function(kernel)  # type: ignore[arg-type]
-    cases = plan(spec.refuses, seed=seed, full=full)
+    cases = spec.plan(seed, full)
     findings = tuple(check_dtype(subject, spec, dtype, cases, progress) for dtype in spec.dtypes)
     name = getattr(kernel, "place", "") or getattr(kernel, "__name__", "") or type(kernel).__name__
     return Report(name, spec, findings, tuple(cases), time.perf_counter() - began)

@@ -80,7 +80,7 @@ class Process:
             return Answer(asked=False)
         if self.process is None:
             self.start()
-        given = {name: arrays[name] for name in spec.calls.given}
+        given = {name: arrays[name] for name in spec.calls.given if name in arrays}
         question = {"family": spec.family, "spec": spec.differences(), "case": asdict(case), "dtype": dtype}
         try:
             self.send(question | {"arrays": given})

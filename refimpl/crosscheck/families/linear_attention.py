@@ -50,7 +50,7 @@ class LinearAttention(Spec):
     state_dtype: str = convention("", "the dtype of S and z (default: that in which it adds)")
 
     family: ClassVar[str] = "linear_attention"
-    given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "S", "z", "position")
+    given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "S", "z")
     made: ClassVar[tuple[str, ...]] = ("o", "S", "z")
 
     def __post_init__(self) -> None:
