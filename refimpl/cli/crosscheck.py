@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 from dataclasses import Field, asdict, fields
 from pathlib import Path
@@ -19,6 +17,7 @@ from ..crosscheck.spec import Spec, conventions
 from ..crosscheck.worker import SECONDS, Process
 from ..errors import brief, choose
 from ..files.disk import located, read_object, replacing, target_file
+from .crosscheck_page import page_of_kernel
 from .output import Outcome, json_target, noting, progress, write_json
 from .prompt import add_limit
 from .screen import FAILURES, look_of_stdout
@@ -52,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=SECONDS, metavar="S", help=f"that a call may take (default: {SECONDS:g})")
     add("--replay", metavar="FILE", help=f"ask the kernel again about a case that failed, in a file of {FAILURES}/")
     add("--json", metavar="FILE", help="write a report to FILE")
+    add("--html", metavar="FILE", help="write a report with pictures to FILE")
     add_limit(parser)
     own = parser.add_argument_group("the conventions of the kernel")
     for name, (f, of) in options_of_families().items():
@@ -79,6 +79,9 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.replay:
         return replay(options)
     target, spec = json_target(options.json), spec_of(options)
+    page = None if options.html is None else target_file("--html", options.html)
+    if page and page == target:
+        raise ValueError(f"--html: {options.html} must be another file than that of --json")
     if options.plan:
         return Outcome(0, "\n".join(f"{case}\n    {case.why}" for case in spec.plan(options.seed, options.full)))
     if not options.kernel:
@@ -93,6 +96,9 @@ def run(options: argparse.Namespace) -> Outcome:
     if target:
         with noting(problems):
             write_json(target, data_of(report))
+    if page:
+        with noting(problems), replacing("--html", page, "x") as file:
+            file.write(page_of_kernel(report))
     look = look_of_stdout()
     lines = [look.plain(line) if "\x1b" not in line else line for line in lines_of(report, look.width, look.paint)]
     return Outcome(STATUS.get(report.verdict, 2), "\n".join([*lines, *again]), tuple(problems), painted=True)
