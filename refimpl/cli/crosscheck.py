@@ -13,7 +13,7 @@ from ..crosscheck.check import Report, attempt, crosscheck
 from ..crosscheck.mistakes import all_families
 from ..crosscheck.plan import Case
 from ..crosscheck.report import data_of, lines_of, program
-from ..crosscheck.spec import Spec, conventions
+from ..crosscheck.spec import Spec, conventions, in_words
 from ..crosscheck.worker import SECONDS, Process
 from ..errors import brief, choose
 from ..files.disk import located, read_object, replacing, target_file
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (f, of) in options_of_families().items():
         choices = f"{', '.join(map(str, f.metadata['choices']))}; " if f.metadata["choices"] else ""
         only = "" if len(of) == len(all_families()) else f" [{', '.join(of)}]"
-        default = "" if f.default in ("", None) else f" (default: {shown(f.default)})"
+        default = "" if f.default in ("", None) else f" (default: {in_words(f.default)})"
         own.add_argument(f"--{name}", metavar="X", help=f"{f.metadata['words']}: {choices}".rstrip(": ;") + default + only)
 
 
@@ -68,10 +68,6 @@ def options_of_families() -> dict[str, tuple[Field[Any], list[str]]]:
         for f in conventions(family):
             found.setdefault(f.name.replace("_", "-"), (f, []))[1].append(name)
     return found
-
-
-def shown(x: Any) -> str:
-    return {True: "yes", False: "no"}.get(x, f"{x}") if isinstance(x, bool) else f"{x}"
 
 
 def run(options: argparse.Namespace) -> Outcome:

@@ -129,6 +129,7 @@ def reduced(subject: Subject, spec: Spec, trial: Trial) -> Case:
     def fails(case: Case, wanted: set[str]) -> bool:
         return not spec.refuses(case) and signature(attempt(subject, spec, trial.dtype, case).wrong) == wanted
 
+    subject.forgive()
     wanted, best = signature(trial.wrong), trial.case
     while smaller := next((c for c in simpler(best) if fails(c, wanted)), None):
         best = smaller

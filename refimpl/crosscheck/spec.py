@@ -163,8 +163,13 @@ class Spec(ABC):
 
     def __str__(self) -> str:
         """The options of the command line that say the same."""
-        shown = (f"--{name.replace('_', '-')} {shlex.quote(str(x))}" for name, x in self.differences().items())
+        shown = (f"--{name.replace('_', '-')} {shlex.quote(in_words(x))}" for name, x in self.differences().items())
         return " ".join([f"--family {self.family}", *shown])
+
+
+def in_words(x: Any) -> str:
+    """The value of a convention, as the command line spells it."""
+    return ("no", "yes")[x] if isinstance(x, bool) else f"{x:g}" if isinstance(x, float) else str(x)
 
 
 def seeded(case: Case, *more: object) -> np.random.Generator:

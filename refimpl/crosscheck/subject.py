@@ -42,6 +42,9 @@ class Subject(Protocol):
 
     def ask(self, spec: Spec, case: Case, arrays: Arrays, dtype: str) -> Answer: ...
 
+    def forgive(self) -> None:
+        """Forget what it died of: from now on smaller cases are looked for."""
+
 
 @dataclass
 class Function:
@@ -51,6 +54,9 @@ class Function:
 
     def ask(self, spec: Spec, case: Case, arrays: Arrays, dtype: str) -> Answer:
         return call(self.function, spec, case, arrays, dtype)
+
+    def forgive(self) -> None:
+        """It does not die."""
 
 
 @quiet()
