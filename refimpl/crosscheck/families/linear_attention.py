@@ -12,7 +12,7 @@ import numpy as np
 from ...arrays import Array, HostArray
 from ...attention.feature_maps import FEATURE_MAPS, feature_map
 from ...attention.rope import Rope, Table, angle_table
-from ...systems import System
+from ...systems import RunningError, System
 from ...systems.array import ArraySystem
 from ...systems.floats import array_namespace, device
 from ...systems.formats import FORMATS, round_to
@@ -182,7 +182,13 @@ class LinearAttention(Spec):
         xp = system.xp
         scores = weighed(system, f @ xp.matrix_transpose(K), seen)
         # one sum, since a kernel may begin it with the state
-        return xp.concat([scores, weighed(system, f, of_state[:, None])], axis=-1) @ xp.concat([V, S], axis=-2)
+        o = xp.concat([scores, weighed(system, f, of_state[:, None])], axis=-1) @ xp.concat([V, S], axis=-2)
+        if not isinstance(system, RunningError):
+            return o
+        f, K, V, S = (abs(a.planes[0]).astype(float) + a.planes[1] for a in (f, K, V, S))
+        size = (f @ K.swapaxes(-1, -2) * abs(seen)) @ V + (f @ S) * abs(of_state)[:, None]
+        # or it may multiply keys and values first, and add those
+        return system.wrap((o.planes[0], o.planes[1] + system.gamma(sum(K.shape[-2:]) + 2) * size))
 
     def read_z(self, *steps: Any) -> Array:
         """The same in the denominator."""
