@@ -16,7 +16,7 @@ from refimpl.crosscheck.check import crosscheck
 from refimpl.crosscheck.families.recurrence import FIELD, Recurrence
 from refimpl.crosscheck.judge import PLAIN, expect
 from refimpl.crosscheck.mistakes import MISTAKES, all_families
-from refimpl.crosscheck.plan import Case, plan
+from refimpl.crosscheck.plan import Case
 from refimpl.systems.formats import round_to
 
 FINE = ("EXACT", "WITHIN BOUND")
@@ -303,7 +303,7 @@ def test_conventions_of_the_field_agree_with_themselves(name):
     spec = replace(FIELD[name], library="numpy")
     if name in ("gla", "rwkv7", "hgrn", "qwen3_next"):
         assert crosscheck(kernel_of(spec), spec).verdict in FINE
-    for case in plan(spec.refuses)[::9]:
+    for case in spec.plan()[::9]:
         x = spec.inputs(case, "float32")
         for array in spec.calls.given:
             spec.axes_of(array).give(x[array])
@@ -353,7 +353,7 @@ QUICK = ("DecayOnOtherAxis", "BetaSquared", "RankExchanged", "BonusWritten", "Ta
     ],
 )
 def test_each_mistake_is_found_and_named(mistake):
-    spec = next((spec for word, spec in SPECS.items() if word in mistake.name), replace(KDA, groups_of="kv"))
+    spec = next((spec for word, spec in SPECS.items() if word in mistake.name), replace(KDA, sharing="repeat"))
     report = crosscheck(kernel_of(mistake.of(spec)), spec)
     assert report.verdict == "WRONG"
     assert names(report)[0] == mistake.said, str(report)
@@ -501,7 +501,7 @@ def test_another_convention_is_found_and_named(words, spec, kernel):
 @pytest.mark.parametrize("spec", [KDA, RWKV6, RWKV7, SIMPLE, MAMBA], ids=lambda spec: spec.call)
 def test_nothing_rounds_in_exact_cases(spec):
     """States are multiples of 1/8 up to 8, so that even bfloat16 has them."""
-    exact = [case for case in plan(spec.refuses) if case.n and spec.is_exact(case, "bfloat16")]
+    exact = [case for case in spec.plan() if case.n and spec.is_exact(case, "bfloat16")]
     assert max(case.n for case in exact) > 1024
     for case in exact[::4]:
         x = spec.inputs(case, "bfloat16")
@@ -533,7 +533,7 @@ def test_bounds_of_short_texts_are_small(spec):
 
 def test_decays_are_not_below_the_least():
     spec = replace(SIMPLE, least=0.5)
-    for case in plan(spec.refuses)[::5]:
+    for case in spec.plan()[::5]:
         assert np.all(spec.decays(spec.inputs(case, "float64"), PLAIN) >= 0.5 * (1 - 2.0**-50))
         assert not spec.is_exact(case, "float64")
 

@@ -145,6 +145,14 @@ class ClampedDecayOfText(ClampedDecay):
     number: ClassVar[int] = 2**30
 
 
+@mistake("the logarithm of a decay is clamped at {}", "fla: a lower bound of the gates of KDA", (-1, -5, -10, -20))
+class ClampedGate(OtherDecays):
+    number: ClassVar[int]
+
+    def other_decays(self, w: HostArray) -> HostArray:
+        return np.maximum(w, np.exp(self.number))
+
+
 @mistake("a decay is rounded to bfloat16", "fla: gates in the dtype of the activations")
 class DecayInBfloat16(Recurrence):
     def decay_of(self, g: Array, x: Arrays, system: System) -> Array:
@@ -338,6 +346,20 @@ class TailNotWritten(Recurrence):
 class StateInBfloat16(Recurrence):
     def stored(self, S: HostArray) -> HostArray:
         return round_to(S, "bfloat16")
+
+
+@mistake("the first state is rounded to bfloat16", "vllm#13466: caches in the dtype of the activations")
+class FirstStateInBfloat16(Recurrence):
+    def first_state(self, S: HostArray) -> HostArray:
+        return round_to(S, "bfloat16")
+
+
+@mistake(
+    "the state that is returned has been rounded to bfloat16", "vllm#13466: caches in the dtype of the activations"
+)
+class LastStateInBfloat16(Recurrence):
+    def last_state(self, states: Sequence[HostArray]) -> HostArray:
+        return round_to(super().last_state(states), "bfloat16")
 
 
 @mistake("the state is rounded to float16 at each token", "TensorRT-LLM#14600")

@@ -77,10 +77,10 @@ class Recurrence(Spec):
         "none", "the norm that divides q and k: √(Σ+ε), √Σ+ε, or max(√Σ, ε)", "none", "inside", "outside", "max"
     )
     l2norm_eps: float = convention(1e-6, "the ε of that norm", others=(1e-6, 1e-5, 1e-8, 1e-12))
-    groups_of: str = convention(
-        "none", "which arrays may have fewer heads than the others: k and v, or q and k", "none", "kv", "qk"
+    sharing: str = convention(
+        "none", "where heads are in groups: head h takes h // repeats, or h mod groups", "none", "repeat", "cyclic"
     )
-    sharing: str = convention("repeat", "head h takes group h // repeats, or h mod groups", "repeat", "cyclic")
+    groups_of: str = convention("kv", "which arrays then have fewer heads: k and v, or q and k", "kv", "qk")
     state_axes: str = convention("BHKV", "the order of the axes of S")
     state_dtype: str = convention("", "the dtype of S (default: that in which it adds)")
 
@@ -113,10 +113,7 @@ class Recurrence(Spec):
         return Axes.read(f"Recurrence: `{option}`", word, OURS[name])
 
     def sizes_of(self, name: str, case: Case) -> dict[str, int]:
-        few, keys = (
-            case.groups if self.groups_of != "none" else case.heads,
-            case.d if {"q", "k"} & self.calls.given else 1,
-        )
+        few, keys = case.groups, case.d if {"q", "k"} & self.calls.given else 1
         heads = few if name in ("q", "k") else case.heads
         if self.groups_of == "kv":
             heads = case.heads if name in ("q", "o") else few
@@ -135,8 +132,9 @@ class Recurrence(Spec):
         return ("S",)
 
     def refuses(self, case: Case) -> str:
-        alone = self.groups_of == "none" and case.groups != case.heads
-        return "its heads have no groups" if alone else super().refuses(case)
+        if self.sharing == "none" and case.groups != case.heads:
+            return "its heads have no groups"
+        return super().refuses(case)
 
     # The formula, in steps. A mistake is a subclass with one of them wrong.
 
@@ -287,7 +285,7 @@ class Recurrence(Spec):
         return tuple(self.sizes_of(name, case).values())
 
     def plain_numbers(self, case: Case) -> Arrays:
-        """Multiples of 1/8; where tokens erase, keys and a of a length below 1."""
+        """Multiples of 1/8, or fine numbers; where tokens erase, keys and a of a length below 1."""
         rng, shape = seeded(case), {name: self.shape_of(name, case) for name in (*self.given, "o")}
         size = {"large": 8.0, "tiny": 2.0**-10}.get(case.values, 1.0)
         x = {name: rng.integers(-16, 17, shape[name]) / 8 for name in ("q", "k", "v", "a", "b")}
@@ -302,6 +300,9 @@ class Recurrence(Spec):
         x["beta"] = rng.integers(1, 9, shape["beta"]) / 8
         steps, high = {"large": (8, 8), "tiny": (1024, 4)}.get(case.values, (16, 5))
         w = 1 - rng.integers(0, high, shape["g"]) / steps
+        if case.values == "fine":
+            x = {name: a * rng.uniform(0.75, 1.0, a.shape) for name, a in x.items()}
+            w = w * rng.uniform(0.9, 1.0, w.shape)
         return self.given_of(x, w)
 
     def whole_numbers(self, case: Case, exact: bool) -> Arrays:
@@ -471,7 +472,7 @@ def from_fla(arrays: str, **conventions: Any) -> Recurrence:
 def from_onnx(arrays: str, **conventions: Any) -> Recurrence:
     """ONNX's LinearAttention, opset 27, with one of its update rules."""
     return Recurrence(
-        call=f"{arrays} -> o, S", axes="BT(HD)", dtype="float32", scale="d", groups_of="kv", **conventions
+        call=f"{arrays} -> o, S", axes="BT(HD)", dtype="float32", scale="d", sharing="repeat", **conventions
     )
 
 
@@ -492,6 +493,7 @@ FIELD = {
         gate="dt",
         gate_axes="H",
         beta="write",
+        sharing="repeat",
         groups_of="qk",
         state_axes="BHVK",
     ),
@@ -499,9 +501,14 @@ FIELD = {
     "rwkv6": from_fla("q, k, v, g, u, scale=1.0", **RWKV),
     "rwkv7": from_fla("q, g, k, v, a, b, scale=1.0", decay="key", write="rank", erases="before"),
     "delta_net": from_fla("q, k, v, beta", **DELTA),
-    "gated_delta_net": from_fla("q, k, v, g, beta", decay="head", groups_of="qk", **DELTA),
+    "gated_delta_net": from_fla("q, k, v, g, beta", decay="head", sharing="repeat", groups_of="qk", **DELTA),
     "qwen3_next": from_fla(
-        "q, k, v, g, beta, use_qk_l2norm_in_kernel=True", decay="head", groups_of="qk", l2norm="inside", **DELTA
+        "q, k, v, g, beta, use_qk_l2norm_in_kernel=True",
+        decay="head",
+        sharing="repeat",
+        groups_of="qk",
+        l2norm="inside",
+        **DELTA,
     ),
     "kda": from_fla("q, k, v, g, beta", decay="key", **DELTA),
     "onnx_linear": from_onnx("q, k, v, S"),
