@@ -91,7 +91,7 @@ FACTORS: dict[str, Levels] = {
     },
     "rows": {"one row": {"batch": 1}, "three rows": {"batch": 3}},
     "widths": {
-        "d > m": {"d": 6, "m": 3},
+        "d > m": {"d": 4, "m": 3},
         "d < m": {"d": 4, "m": 5},
         "d = m": {"d": 4, "m": 4},
         "d of 16": {"d": 16, "m": 7},

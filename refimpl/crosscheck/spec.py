@@ -149,8 +149,9 @@ class Spec(ABC):
         """The inputs of a part of the text: of arrays with an axis of tokens, those tokens."""
         found = x | {"position": x.get("position", 0) + first}
         for name in self.given:
-            if isinstance(x.get(name), np.ndarray) and "T" in (axes := self.axes_of(name).ours):
-                found[name] = np.take(x[name], range(first, last), axis=axes.index("T"))
+            axes = self.axes_of(name)
+            if isinstance(x.get(name), np.ndarray) and "T" in set(axes.ours) - set(axes.missing):
+                found[name] = np.take(x[name], range(first, last), axis=axes.ours.index("T"))
         return found
 
     def mistaken(self, other: type[S], **changes: Any) -> S:
