@@ -73,8 +73,8 @@ def call(function: Callable[..., Any], spec: Spec, case: Case, arrays: Arrays, d
 
 def surroundings() -> dict[str, Any]:
     """What belongs to the whole process, and no kernel should change."""
-    found: dict[str, Any] = {"the seed of NumPy": np.random.get_state()[1:3], "np.seterr": np.geterr()}
-    found["the seed of NumPy"] = str(found["the seed of NumPy"])
+    state: Any = np.random.get_state()
+    found: dict[str, Any] = {"the seed of NumPy": (state[1].tobytes(), state[2]), "np.seterr": np.geterr()}
     if torch := sys.modules.get("torch"):
         found["torch's default dtype"] = str(torch.get_default_dtype())
         found["torch's grad mode"] = torch.is_grad_enabled()
@@ -103,6 +103,8 @@ def hand_over(spec: Spec, name: str, x: Any, case: Case, dtype: str) -> Any:
     if not isinstance(x, np.ndarray):
         return x
     x, system = spec.axes_of(name).give(x), Float(spec.library, spec.dtype_of(name, dtype))
+    if x.dtype.kind == "i":
+        return system.xp.asarray(x)
     if case.memory == "strided" and spec.library != "jax":
         double: Any = system.convert(np.repeat(x, 2, axis=-1))
         double[..., 1::2] = 7  # between the numbers, where nobody should read
