@@ -137,6 +137,10 @@ class Spec(ABC):
         """These conventions, but for some changes, with the steps of another class."""
         return other(**{f.name: getattr(self, f.name) for f in fields(self)} | changes)
 
+    def plain(self) -> tuple[Any, ...]:
+        """The conventions that matter: two specifications with the same ones say the same."""
+        return tuple(getattr(self, f.name) for f in conventions(self))
+
     def differences(self) -> dict[str, Any]:
         """The conventions that are not the default ones."""
         return {f.name: value for f in conventions(self) if (value := getattr(self, f.name)) != f.default}
