@@ -53,7 +53,7 @@ class RowsRunOn(RotaryEmbedding):
 
 @mistake("the head is taken as the position", "fla#547: (B, H, T, D) and (B, T, H, D)")
 class HeadAsPosition(RotaryEmbedding):
-    def place(self, positions: HostArray, shape: tuple[int, ...]) -> HostArray:
+    def place(self, positions: HostArray, shape: tuple[int, ...]) -> Any:
         return positions[..., :1] + np.arange(shape[1])[:, None] + 0 * positions
 
 
@@ -70,7 +70,7 @@ class TableWrapped(RotaryEmbedding):
     number: ClassVar[int]
 
     def place(self, positions: HostArray, shape: tuple[int, ...]) -> HostArray:
-        return np.asarray(positions % self.number)
+        return np.remainder(positions, self.number)
 
 
 @mistake("the exponent is −i/width, not −2i/width")

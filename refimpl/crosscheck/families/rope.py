@@ -16,7 +16,7 @@ from ...systems.formats import FORMATS, round_to
 from ..axes import Axes
 from ..plan import Case
 from ..running import loosened
-from ..spec import DTYPES, Arrays, Spec, convention, seeded
+from ..spec import DTYPES, Arrays, Spec, convention, conventions, seeded
 
 TURN = Fraction("6.28318530717958647692528676655900576839433879875")  # 2π
 LAYOUTS = ("half", "interleaved", "interleaved-to-half")
@@ -79,6 +79,17 @@ class RotaryEmbedding(Spec):
         if name in ("cos", "sin"):
             return {"T": case.n, "D": self.width_of(case.d) // (2 if self.columns == "pairs" else 1)}
         return {"B": case.batch, "H": case.heads, "T": case.n, "D": case.d}
+
+    def dtype_of(self, name: str, dtype: str) -> str:
+        return "int64" if name == "positions" else dtype
+
+    def plain(self) -> tuple[Any, ...]:
+        same: dict[str, Any] = {} if self.width else {"part": "first", "exponent": "width"}
+        scales = self.scaling != "none" and (self.factor != 1 or self.magnitude not in (0, 1))
+        same |= {} if scales else {"scaling": "none"}
+        same |= {} if scales and self.scaling == "yarn" else {"truncate": True, "magnitude": 0.0}
+        same |= {} if self.takes_table else {"columns": "pairs"}
+        return tuple(same.get(f.name, getattr(self, f.name)) for f in conventions(self))
 
     def refuses(self, case: Case) -> str:
         if case.heads != case.groups:
