@@ -17,6 +17,7 @@ inf = float("inf")
 Shape = tuple[int, ...]
 Axes = tuple[str, ...]  # names of the last axes of an array, for its errors
 TOKENS: Axes = ("token", "column")
+MOST_AXES = 32  # of an array: NumPy has room for 64, but not in all functions, and formulas add some
 _checked_kinds: set[tuple[type, Any]] = set()  # (type, dtype) of arrays that were found to be floats
 
 
@@ -172,6 +173,8 @@ def check_mask(who: str, name: str, x: Any, like: str, y: Array) -> None:
 def check_shape(who: str, name: str, x: Array, *tail: int | str, like: str = "", all_axes: bool = False) -> None:
     """The last axes of x must have these lengths; a word allows any. all_axes : x has no others"""
     got = tuple(x.shape)
+    if len(got) > MOST_AXES:
+        raise ValueError(f"{who}: `{name}` must have at most {MOST_AXES} axes, got {len(got)}")
     before = len(got) - len(tail)  # how many axes stand before these
     fits = before == 0 if all_axes else before >= 0
     if not fits or any(isinstance(n, int) and n != g for n, g in zip(tail, got[before:], strict=True)):

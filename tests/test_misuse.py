@@ -21,6 +21,7 @@ import pytest
 
 import refimpl as ri
 from refimpl import GF, QQ, feature_maps, state
+from refimpl.systems import SystemArray
 from tests.helpers.bad_input import (
     S,
     a,
@@ -267,12 +268,18 @@ def call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 def outcome(name: str, argument: str, kind: str) -> str:
     """What came of one cell: "a result", "refused", or what is wrong with the refusal."""
     function, arguments = GOOD[name]
+    raises = f"{name} {argument}" in CALLED and kind in FUNCTIONS
+    return refusal(lambda: call(function, arguments | {argument: BAD[kind]()}), raises)
+
+
+def refusal(run: Callable[[], Any], raises: bool = False) -> str:
+    """The same of any call. raises : it calls a function that may raise what it likes"""
     try:
         with np.errstate(all="ignore"):
-            call(function, arguments | {argument: BAD[kind]()})
+            run()
     except Exception as error:
         where, said = traceback.extract_tb(error.__traceback__)[-1], str(error)
-        if f"{name} {argument}" in CALLED and kind in FUNCTIONS:
+        if raises:
             return "refused"
         if not where.filename.startswith(PACKAGE) or "raise" not in (where.line or ""):
             return f"{type(error).__name__} at {where.filename}:{where.lineno}: {said[:200]}"
@@ -318,6 +325,22 @@ def test_wrong_calls(name, folder):
     assert not wrong
     expected = {cell: list(BAD) if kinds == ["anything"] else kinds for cell, kinds in RESULTS.items()}
     assert results == {cell: kinds for cell, kinds in expected.items() if cell.rpartition(" ")[0] == name}
+
+
+@pytest.mark.parametrize("axes", [33, 64])
+@pytest.mark.parametrize("name", GOOD)
+def test_too_many_axes(name, axes, folder):
+    """All arrays of a call have so many at once: a sentence, or a result."""
+
+    def stretched(x):
+        if isinstance(x, ri.State):
+            return ri.State(stretched(x.S), stretched(x.z)[0], x.position)
+        many = isinstance(x, np.ndarray | SystemArray) and x.ndim
+        return x[(None,) * (axes - x.ndim)] if many else x
+
+    function, arguments = GOOD[name]
+    given = {argument: stretched(x) for argument, x in arguments.items()}
+    assert refusal(lambda: call(function, given)) in ("refused", "a result")
 
 
 def test_the_table_of_results_has_no_stale_cells():

@@ -18,7 +18,7 @@ from typing import Any, cast
 from ..arrays import Array
 from ..budget import number
 from ..checks import check_integer, check_kinds, check_scalar, check_shape, check_type, common_namespace
-from ..errors import brief, choose
+from ..errors import brief, choose, find_name
 from ..systems.floats import array_namespace, quiet, require_of
 from .rope import Rope
 
@@ -116,8 +116,6 @@ def check_input(phi: FeatureMap, capability: str, name: str, count: Count = as_m
     def checked(x: Array, /) -> Array:
         check_kinds(name, x=x)
         check_shape(name, "x", x, "features")
-        if x.ndim > 32:
-            raise ValueError(f"{name}: `x` must have at most 32 axes, got {x.ndim}")
         require_of(x, capability, name)
         if (r := prod(x.shape[:-1]) * count(x.shape[-1])) > MOST_NUMBERS:
             raise ValueError(f"{name}: `x` must have at most 2^32 features in all, got {number(r)}")
@@ -130,9 +128,12 @@ def check_input(phi: FeatureMap, capability: str, name: str, count: Count = as_m
 def feature_map(name: str) -> FeatureMap:
     """A map by its name: one of FEATURE_MAPS, or "polynomial(2)", "dpfp(1)" with a number up to 16.
 
+    The name may be in any case, and "elu_plus_one" is "elu+1".
+
     >>> feature_map("polynomial(3)").__name__
     'polynomial(3)'
     """
+    name = find_name(name, FEATURE_MAPS) if isinstance(name, str) else name
     if isinstance(name, str) and name in FEATURE_MAPS:
         return FEATURE_MAPS[name]
     parts = re.fullmatch(r"(\w+)\((\d{1,4})\)", name) if isinstance(name, str) else None

@@ -194,9 +194,8 @@ def power_table(c: Array, s: Array, /) -> Table:
     (ℚ([1, 3/5, -7/25, 3/5]), ℚ([0, 4/5, 24/25, -4/5]))
     """
     xp = common_namespace("power_table", c=c, s=s)
-    if c.ndim != 1 or s.shape != c.shape:
-        got = f"{tuple(c.shape)} and {tuple(s.shape)}"
-        raise ValueError(f"power_table: `c` and `s` must have one shape (pairs,), got {got}")
+    check_shape("power_table", "c", c, "pairs", all_axes=True)
+    check_shape("power_table", "s", s, c.shape[0], like="to match `c`", all_axes=True)
     if system_of(c).exact and is_true(xp.any(off := c * c + s * s != xp.ones_like(c))):
         raise ValueError(f"power_table: `c`, `s` must satisfy c² + s² = 1, pair {first_index(off)[0]} does not")
 

@@ -27,7 +27,7 @@ from ..prompt.compression.best import Best
 from ..prompt.conversion import PIECE, convert
 from ..prompt.fidelity import fidelity, rounding, sizes_in_bytes
 from ..systems import system_of
-from ..systems.floats import itemsize, quiet
+from ..systems.floats import dtype_library, itemsize, quiet
 from ..systems.formats import FORMATS
 from ..verify.conversion_check import check_conversion
 from ..verify.conversion_check import held_out as sample
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=read_size, metavar="BYTES", help=budget)
     add("--error", type=float, metavar="E", help="with --by best: the relative error that attention may have")
     add("--seed", type=int, default=0, metavar="N", help="seed of the text of --check and of all draws (default: 0)")
-    add_backend_arguments(parser, "numpy", "library of the floats: torch, jax, cupy or numpy (default)")
+    add_backend_arguments(parser, None, "library of the floats: torch, jax, cupy or numpy (default: that of --dtype)")
     add("--json", metavar="FILE", help="write a report to FILE")
 
 
@@ -107,6 +107,7 @@ class Check(NamedTuple):
 
 def run(options: argparse.Namespace) -> Outcome:
     """Convert a prompt, check if asked to, write biases that hold."""
+    options.backend = options.backend or dtype_library(options.dtype)
     prepare_backend(options.backend)
     request, show, problems = read_request(options), progress(), list[Exception]()
     with quiet():  # an overflow raises an error, so NumPy need not warn

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 from dataclasses import Field, asdict, fields
 from pathlib import Path
@@ -13,12 +11,13 @@ from typing import Any
 from ..budget import budget
 from ..crosscheck.check import Report, attempt, crosscheck
 from ..crosscheck.mistakes import all_families
-from ..crosscheck.plan import Case, plan
+from ..crosscheck.plan import Case
 from ..crosscheck.report import data_of, lines_of, program
-from ..crosscheck.spec import Spec, conventions
+from ..crosscheck.spec import Spec, conventions, in_words
 from ..crosscheck.worker import SECONDS, Process
 from ..errors import brief, choose
 from ..files.disk import located, read_object, replacing, target_file
+from .crosscheck_page import page_of_kernel
 from .output import Outcome, json_target, noting, progress, write_json
 from .prompt import add_limit
 from .screen import FAILURES, look_of_stdout
@@ -52,12 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=SECONDS, metavar="S", help=f"that a call may take (default: {SECONDS:g})")
     add("--replay", metavar="FILE", help=f"ask the kernel again about a case that failed, in a file of {FAILURES}/")
     add("--json", metavar="FILE", help="write a report to FILE")
+    add("--html", metavar="FILE", help="write a report with pictures to FILE")
     add_limit(parser)
     own = parser.add_argument_group("the conventions of the kernel")
     for name, (f, of) in options_of_families().items():
         choices = f"{', '.join(map(str, f.metadata['choices']))}; " if f.metadata["choices"] else ""
         only = "" if len(of) == len(all_families()) else f" [{', '.join(of)}]"
-        default = "" if f.default in ("", None) else f" (default: {shown(f.default)})"
+        default = "" if f.default in ("", None) else f" (default: {in_words(f.default)})"
         own.add_argument(f"--{name}", metavar="X", help=f"{f.metadata['words']}: {choices}".rstrip(": ;") + default + only)
 
 
@@ -70,17 +70,16 @@ def options_of_families() -> dict[str, tuple[Field[Any], list[str]]]:
     return found
 
 
-def shown(x: Any) -> str:
-    return {True: "yes", False: "no"}.get(x, f"{x}") if isinstance(x, bool) else f"{x}"
-
-
 def run(options: argparse.Namespace) -> Outcome:
     """Check a kernel; print what was found and write what failed."""
     if options.replay:
         return replay(options)
     target, spec = json_target(options.json), spec_of(options)
+    page = None if options.html is None else target_file("--html", options.html)
+    if page and page == target:
+        raise ValueError(f"--html: {options.html} must be another file than that of --json")
     if options.plan:
-        return Outcome(0, "\n".join(f"{case}\n    {case.why}" for case in plan(spec.refuses, seed=options.seed, full=options.full)))
+        return Outcome(0, "\n".join(f"{case}\n    {case.why}" for case in spec.plan(options.seed, options.full)))
     if not options.kernel:
         raise ValueError("KERNEL must be given, as FILE.py:NAME or package.module:NAME")
     process, problems = Process(options.kernel, seconds_of(options)), list[Exception]()
@@ -93,6 +92,9 @@ def run(options: argparse.Namespace) -> Outcome:
     if target:
         with noting(problems):
             write_json(target, data_of(report))
+    if page:
+        with noting(problems), replacing("--html", page, "x") as file:
+            file.write(page_of_kernel(report))
     look = look_of_stdout()
     lines = [look.plain(line) if "\x1b" not in line else line for line in lines_of(report, look.width, look.paint)]
     return Outcome(STATUS.get(report.verdict, 2), "\n".join([*lines, *again]), tuple(problems), painted=True)

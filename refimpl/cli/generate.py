@@ -13,7 +13,8 @@ import numpy as np
 from ..files.disk import replacing, target_file
 from ..files.tokenizers import Tokenizer
 from ..model.generation import check_request, generate_ids, read_tokens
-from ..systems.floats import quiet
+from ..systems.floats import dtype_library, quiet
+from .backend import prepare_backend
 from .output import Outcome, say, without_controls
 from .prompt import add_model_arguments, naming_flags, read_inputs
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "newline and tab as escapes, to a file or a pipe as it is. A model without a tokenizer reads and writes "
         "token ids. Exit status: 0 all is written, 2 not."
     )
-    parser.set_defaults(backend="numpy", device=None)
+    parser.set_defaults(device=None)
     add_model_arguments(parser)
     add = parser.add_argument
     add("--prompt", default="", metavar="TEXT", help="text to continue (default: the beginning of a text)")
@@ -40,6 +41,8 @@ def run(options: argparse.Namespace) -> Outcome:
     target = None if options.logits is None else target_file("--logits", options.logits)
     if sys.stdout is None and options.tokens:
         raise OSError("generate: stdout must be open for the text, got a closed one; --tokens 0 writes --logits alone")
+    options.backend = dtype_library(options.dtype)
+    prepare_backend(options.backend)
     model, tokenizer, text, inputs, _ = read_inputs(options)
     if target in inputs:
         raise ValueError(f"--logits: {options.logits} must be a file of its own, not one that is read")

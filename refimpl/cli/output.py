@@ -27,6 +27,7 @@ MARKS = {"ℚ": "Q", "≤": "<=", "≥": ">=", "≠": "!=", "≈": "~", "→": "
 MARKS |= {"·": "*", "×": "x", "√": "sqrt ", "²": "^2", "³": "^3", "¹": "^1", "⁻": "^-", "ᵀ": "^T", "∞": "inf"}
 MARKS |= {"λ": "lambda", "φ": "phi", "ω": "omega", "η": "eta", "Σ": "sum ", "Δ": "Delta", "δ": "delta", "κ": "kappa"}
 MARKS |= {"γ": "gamma", "ε": "eps", "θ": "theta", "ρ": "rho", "π": "pi", "±": "+-", "‖": "||"}
+MARKS |= {"σ": "sigma", "─": "-"} | {chr(0x2080 + digit): str(digit) for digit in range(10)}
 
 
 class Outcome(NamedTuple):

@@ -42,7 +42,8 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 # The functions of Python with whose names errors begin
 FUNCTIONS = re.compile(
-    r"^(?:(?:read_\w+|load|encode|convert|generate|compare|transformer|fidelity|\w+_conversion|[A-Z][a-z]\w*): )+"
+    r"^(?:(?:read_\w+|load|encode|system|convert|generate|compare|transformer|fidelity|\w+_conversion|"
+    r"[A-Z][a-z]\w*): )+"
 )
 
 

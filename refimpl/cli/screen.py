@@ -19,7 +19,6 @@ from .output import escape_controls, write_marks
 COLOURS = {"green": "32", "red": "31;1", "yellow": "33", "grey": "90", "bold": "1"}
 NARROWEST = 80
 FAILURES = "refimpl-failures"  # the folder of failing instances
-PLAIN = str.maketrans("₀₁₂₃₄₅₆₇₈₉ℚ─", "0123456789Q-")
 
 
 class Look(NamedTuple):
@@ -37,7 +36,6 @@ class Look(NamedTuple):
         text = escape_controls(text)
         if not self.ascii:
             return text
-        text = text.translate(PLAIN)
         return "".join(c if c.isascii() else write_marks(UnicodeEncodeError("ascii", c, 0, 1, ""))[0] for c in text)
 
     def sign(self, mark: Mark) -> str:

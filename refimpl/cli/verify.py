@@ -8,7 +8,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..budget import budget
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_backend_arguments(parser, None, "check the floats of torch, jax, cupy or numpy instead")
     add("--json", metavar="FILE", help="write a certificate to FILE: results, seeds, shapes, primes, digests, versions")
     add("--html", metavar="FILE", help="write a report to FILE: the matrix, details on click, the certificate")
-    jobs = "check in N processes, each with one BLAS thread (default: one a core for all theorems, else 1)"
+    jobs = "check in N processes, each with one BLAS thread (default: one a core for all theorems, else this one)"
     add("--jobs", type=int, metavar="N", help=jobs)
     add("--replay", metavar="FILE", help="check again what a certificate says, and whether the same comes out")
     add_limit(parser)
@@ -85,18 +85,14 @@ def run(options: argparse.Namespace) -> Outcome:
         raise ValueError(f"--json: {options.json} must be a file of its own, not one that is read")
     jobs = chosen_jobs(options)
     so_far = list[Result]()
-    try:
+    with telling(so_far):
         results, draws, differences = check_theorems(options, jobs, so_far.append)
-    except (Stopped, KeyboardInterrupt) as stop:
-        if words := done_so_far(so_far):
-            stop.add_note(words)
-        raise
     seconds, lines = time.perf_counter() - began, list[str]()
     proofs = formal(r.theorem for r in results)
     look = look_of_stdout()
     final = box(results, proofs, seconds, draws.seed, look)
     if target or page:
-        facts = {"full": options.full, "seconds": seconds, "proofs": proofs, "in_processes": jobs != 1}
+        facts = {"full": options.full, "seconds": seconds, "proofs": proofs, "in_processes": jobs is not None}
         data = certificate(results, draws, **facts)
     if target:
         with noting(problems):
@@ -107,9 +103,11 @@ def run(options: argparse.Namespace) -> Outcome:
             file.write(page_of(results, proofs, plain, data))
     order = list(registry.THEOREMS)  # from simple to complex
     failed = sorted((r for r in results if r.verdict == "FAIL"), key=lambda r: order.index(r.theorem))
-    for result in () if options.replay else failed:
-        with noting(problems):
-            lines.append(write_failure(result, draws))
+    with telling(results):
+        for n, result in enumerate([] if options.replay else failed, 1):
+            progress()(f"making failure {n} of {len(failed)} small: {result.theorem} in {result.system}")
+            with noting(problems):
+                lines.append(write_failure(result, draws))
     if options.replay:
         lines = differences if failing(differences) else [*differences, "all as in the certificate"]
     progress()("")
@@ -125,6 +123,17 @@ def run(options: argparse.Namespace) -> Outcome:
     else:
         parts = [*body(results, proofs, look), failures(failed, lines, look), final]
     return Outcome(status, "\n\n".join("\n".join(part) for part in parts if part), tuple(problems), painted=True)
+
+
+@contextlib.contextmanager
+def telling(done: list[Result]) -> Iterator[None]:
+    """An interrupt inside this block says what was done so far."""
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt) as stop:
+        if words := done_so_far(done):
+            stop.add_note(words)
+        raise
 
 
 def body(results: list[Result], proofs: list[Result], look: Look) -> list[list[str]]:
@@ -150,13 +159,13 @@ def exit_status(results: list[Result], differences: list[str]) -> int:
 
 
 def check_theorems(
-    options: argparse.Namespace, jobs: int, found: Callable[[Result], object]
+    options: argparse.Namespace, jobs: int | None, found: Callable[[Result], object]
 ) -> tuple[list[Result], Draws, list[str]]:
     """The results, their draws, and each difference from the certificate that is replayed."""
     if not options.replay:
         draws, systems = Draws(options.seed), chosen_systems(options)
         how = {"full": options.full, "draws": draws, "progress": progress(), "found": found}
-        if jobs == 1:
+        if jobs is None:
             return registry.verify(options.names, systems, **how), draws, []
         with naming_flags(jobs="--jobs"):
             return verify_in_processes(jobs, options.names, systems, **how), draws, []
@@ -170,11 +179,13 @@ def check_theorems(
     return results, Draws(data["seed"], data["source"]), differences
 
 
-def chosen_jobs(options: argparse.Namespace) -> int:
-    """The number of processes. For a few theorems or systems it is not worth starting others."""
-    if options.jobs is not None or options.names or options.system or options.backend or options.replay:
-        return 1 if options.jobs is None else int(options.jobs)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def chosen_jobs(options: argparse.Namespace) -> int | None:
+    """How many processes to start; None for few checks, which this one makes."""
+    if options.jobs is not None:
+        return int(options.jobs)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    few = options.names or options.system or options.backend or options.replay
+    return None if few or cores == 1 else cores
 
 
 def write_failure(result: Result, draws: Draws) -> str:
@@ -192,7 +203,8 @@ def write_failure(result: Result, draws: Draws) -> str:
 
 
 def named_system(name: str) -> System:
-    found = system(name)
+    with naming_flags("--system", name="it", library="the library"):
+        found = system(name)
     if (digits := getattr(found, "digits", 0)) > MOST_DIGITS:
         raise ValueError(f"--system: {name} must have at most {MOST_DIGITS} digits, got {digits}")
     return found

@@ -61,7 +61,10 @@ def read_node(node: ast.AST, known: Collection[str]) -> Any:
         return Name(node.id)
     if isinstance(node, ast.Tuple | ast.List):
         return tuple(read_node(part, known) for part in node.elts)
-    return ast.literal_eval(node)
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError) as error:
+        raise SyntaxError from error
 
 
 def leaves(part: Any) -> Iterator[str]:

@@ -1,76 +1,20 @@
-"""The cross-check of a kernel: its plan, its trials, the verdicts, the likely mistake, a small case."""
+"""The cross-check of a kernel: its trials, the verdicts, the likely mistake, a small case."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .diagnose import Likeness, Trial, chosen, look_alikes, pattern, shared
+from .diagnose import Trial, chosen, look_alikes, pattern, shared
 from .judge import Judgement, expect, judge
-from .plan import Case, plan
+from .plan import Case
+from .report import Facet, Finding, Report
 from .spec import Spec
 from .subject import Function, Subject
-
-ORDER = ("NOT RUN", "WRONG", "EXCESS", "VACUOUS", "WITHIN BOUND", "EXACT")  # the worst first
-
-
-@dataclass(frozen=True)
-class Facet:
-    """The verdict on one result, over all cases.
-
-    share : the largest part of a bound that was used
-    where : where the smallest failure is, in words
-    """
-
-    result: str
-    verdict: str
-    share: float = 0.0
-    where: str = ""
-    cases: int = 0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found in one dtype."""
-
-    dtype: str
-    facets: tuple[Facet, ...]
-    likely: tuple[Likeness, ...]
-    common: str
-    smallest: Case | None
-    others: dict[str, str]  # other properties: "" if they hold, or what is wrong
-    trials: int
-    died: bool  # whether all that failed are calls that returned nothing
-
-    @property
-    def verdict(self) -> str:
-        found = [f.verdict for f in self.facets] + ["WRONG" for words in self.others.values() if words]
-        return min(found, key=ORDER.index, default="NOT RUN")
-
-
-@dataclass(frozen=True)
-class Report:
-    """The cross-check of a kernel."""
-
-    name: str
-    spec: Spec
-    findings: tuple[Finding, ...]
-    cases: tuple[Case, ...]
-    seconds: float
-
-    @property
-    def verdict(self) -> str:
-        return min((f.verdict for f in self.findings), key=ORDER.index, default="NOT RUN")
-
-    def __str__(self) -> str:
-        from .report import lines_of
-
-        return "\n".join(lines_of(self))
-
 
 def crosscheck(
     kernel: Callable[..., Any] | Subject,
@@ -82,8 +26,8 @@ def crosscheck(
 ) -> Report:
     """Is this kernel right, by its own conventions? If not, where, and what does it look like?"""
     began = time.perf_counter()
-    subject: Subject = kernel if hasattr(kernel, "ask") else Function(kernel)  # type: ignore[arg-type]
-    cases = plan(spec.refuses, seed=seed, full=full)
+    subject: Subject = kernel if hasattr(kernel, "ask") else Function(kernel)  
+    cases = spec.plan(seed, full)
     findings = tuple(check_dtype(subject, spec, dtype, cases, progress) for dtype in spec.dtypes)
     name = getattr(kernel, "place", "") or getattr(kernel, "__name__", "") or type(kernel).__name__
     return Report(name, spec, findings, tuple(cases), time.perf_counter() - began)
@@ -99,7 +43,7 @@ def check_dtype(
     failed = [t for t in trials if t.wrong]
     died = not any(t.answer.results for t in failed)
     likely = [] if died else look_alikes(spec, chosen(trials))
-    smallest = reduced(subject, spec, failed[0], trials) if failed else None
+    smallest = reduced(subject, spec, failed[0]) if failed else None
     others = {
         "second call": repeated(subject, spec, trials),
         "inputs untouched": next((f"{t.answer.touched[0]} is changed" for t in trials if t.answer.touched), ""),
@@ -110,7 +54,7 @@ def check_dtype(
     seen = {j.result for t in trials for j in t.judgements}
     names = [name for name in ("call", *spec.made) if name in seen]
     facets = tuple(facet(name, trials, bool(likely)) for name in names)
-    return Finding(dtype, facets, tuple(likely), shared(trials), smallest, others, len(trials), died)
+    return Finding(dtype, facets, tuple(likely), shared(trials), smallest, others, len(trials), failed[0] if failed else None, died)
 
 
 def attempt(subject: Subject, spec: Spec, dtype: str, case: Case) -> Trial:
@@ -129,7 +73,7 @@ def facet(name: str, trials: Sequence[Trial], known: bool) -> Facet:
     verdicts = {j.verdict for _, j in judged}
     bad = [(t, j) for t, j in judged if j.verdict in ("WRONG", "EXCESS")]
     if bad:
-        trial, j = bad[0]
+        _, j = bad[0]
         where = j.words if j.bad is None else ", ".join(filter(None, (j.words, pattern(j.bad))))
         return Facet(name, "WRONG" if known or "WRONG" in verdicts else "EXCESS", j.share, where, len(judged))
     decided = verdicts - {"VACUOUS"}
@@ -176,42 +120,28 @@ def split(subject: Subject, spec: Spec, dtype: str) -> str:
     return ""
 
 
-def reduced(subject: Subject, spec: Spec, trial: Trial, trials: Sequence[Trial]) -> Case:
-    """A smaller case that fails in the same way: in the same result, or with the same words."""
+def reduced(subject: Subject, spec: Spec, trial: Trial) -> Case:
+    """A simpler case that fails in the same way: in the same results, or with the same words."""
 
-    def signature(judgements: Sequence[Judgement]) -> tuple[str, ...]:
-        return tuple(sorted({j.words if j.bad is None else j.result for j in judgements}))
+    def signature(judgements: Sequence[Judgement]) -> set[str]:
+        return {j.words if j.bad is None else j.result for j in judgements}
 
+    def fails(case: Case, wanted: set[str]) -> bool:
+        return not spec.refuses(case) and signature(attempt(subject, spec, trial.dtype, case).wrong) == wanted
+
+    subject.forgive()
     wanted, best = signature(trial.wrong), trial.case
-    smaller: dict[str, tuple[object, ...]] = {
-        "batch": (1, 2),
-        "heads": (1, 2),
-        "groups": (1, 2),
-        "m": (1, 2),
-        "d": (1, 2, 4),
-        "start": (False,),
-        "position": (0,),
-        "memory": ("plain",),
-        "values": ("whole",),
-    }
-    again = True
-    while again:
-        again = False
-        tries = [{"n": best.n // 2}, {"n": best.n - 1}] if best.n else []
-        tries += [{"heads": h, "groups": g} for h, g in ((1, 1), (2, 1), (2, 2)) if (h, g) < (best.heads, best.groups)]
-        tries += [
-            {name: x}
-            for name, xs in smaller.items()
-            for x in xs
-            if name not in ("heads", "groups") and is_less(x, getattr(best, name))
-        ]
-        for change in tries:
-            case = replace(best, why="", **change)
-            if not spec.refuses(case) and signature(attempt(subject, spec, trial.dtype, case).wrong) == wanted:
-                best, again = case, True
-                break
+    while smaller := next((c for c in simpler(best) if fails(c, wanted)), None):
+        best = smaller
     return best
 
 
-def is_less(x: object, y: object) -> bool:
-    return x != y if isinstance(x, str) else x < y  # type: ignore[operator]
+def simpler(case: Case) -> Iterator[Case]:
+    """Cases that are simpler in one way."""
+    changes: list[dict[str, Any]] = [{"n": case.n // 2}, {"n": case.n - 1}] if case.n else []
+    pairs = [{"heads": h, "groups": g} for h, g in ((1, 1), (2, 1), (2, 2)) if (h, g) < (case.heads, case.groups)]
+    changes += [*pairs, *({"batch": b} for b in (1, 2) if b < case.batch)]
+    changes += [{name: x} for name in ("m", "d") for x in (1, 2, 4) if x < getattr(case, name)]
+    plain = {"start": False, "position": 0, "memory": "plain", "values": "whole"}
+    changes += [{name: x} for name, x in plain.items() if getattr(case, name) != x]
+    yield from (replace(case, why="", **change) for change in changes)

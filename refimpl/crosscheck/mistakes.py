@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from . import catalogue, families
-from .spec import Spec, conventions
+from .spec import Spec, conventions, in_words
 
 C = TypeVar("C", bound=type[Spec])
 
@@ -75,6 +75,11 @@ def is_family(x: Any) -> bool:
     return isinstance(x, type) and issubclass(x, Spec) and "family" in vars(x)
 
 
+def changed_convention(name: str, value: Any, stated: Any) -> str:
+    """A convention that is another than the one that was stated, in words."""
+    return f"--{name.replace('_', '-')} {in_words(value)}, where {in_words(stated) or 'nothing'} was stated"
+
+
 def readings(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
     """Every other reading of a kernel: what it is called, where it was met, and its steps."""
     for f in conventions(spec):
@@ -84,7 +89,7 @@ def readings(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
                     other = spec.mistaken(type(spec), **{f.name: value})
                 except (ValueError, TypeError):
                     continue
-                yield f"{f.name} is {value!r}, not {getattr(spec, f.name)!r}", "", other
+                yield changed_convention(f.name, value, getattr(spec, f.name)), "", other
     all_families()
     for each in MISTAKES.get(type(spec), []):
         yield each.said, each.seen, each.of(spec)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 LENGTHS = {
     0: "no token",
@@ -106,23 +107,23 @@ FACTORS: dict[str, Levels] = {
 }
 
 
-def plan(refuses: Callable[[Case], str], *, seed: int = 0, full: bool = False) -> list[Case]:
+def plan(refuses: Callable[[Case], str], base: Case, *, seed: int = 0, full: bool = False) -> list[Case]:
     """The cases of a kernel, from short to long.
 
     refuses : why a case cannot be asked of it, or ""
+    base : the plainest case that can
     full : long texts, too
     """
     can: dict[str, Levels] = {}
     for name, levels in FACTORS.items():
-        # a level is possible if it is in some company: an odd d without RoPE, a position with a state
-        can[name] = {why: change for why, change in levels.items() if not refuses(replace(Case(), **change))}  # type: ignore[arg-type]
-        can[name] = can[name] or dict([next(iter(levels.items()))])
-    found = [case for case in covering(can, seed) if not refuses(case)]
+        possible = {why: change for why, change in levels.items() if not refuses(changed(base, change))}
+        can[name] = possible or {"as it must be": {}}
+    found = [case for case in covering(can, base, seed) if not refuses(case)]
     usual = {name: next(iter(levels)) for name, levels in can.items() if name != "length"}
     for n, why in (LONG | (LONGEST if full else {})).items():
         for row in long_rows(can, usual):
             found.append(
-                made(can, row, seed, n=n, why=", ".join([why, *(x for x in row.values() if x not in usual.values())]))
+                made(can, base, row, seed, n=n, why=", ".join([why, *(x for x in row.values() if x not in usual.values())]))
             )
     return sorted((case for case in found if not refuses(case)), key=lambda case: case.size)
 
@@ -136,7 +137,7 @@ def long_rows(can: dict[str, Levels], usual: dict[str, str]) -> Iterator[dict[st
             yield row
 
 
-def covering(can: dict[str, Levels], seed: int) -> list[Case]:
+def covering(can: dict[str, Levels], base: Case, seed: int) -> list[Case]:
     """Cases in which any two levels of two factors meet: a covering array, made greedily."""
     names = list(can)
     both = list(itertools.combinations(names, 2))
@@ -154,7 +155,7 @@ def covering(can: dict[str, Levels], seed: int) -> list[Case]:
                 row[name] = ties[(len(found) + seed) % len(ties)]
         pending -= {((a, row[a]), (b, row[b])) for a, b in both}
         why = ", ".join(row[name] for name in names if name == "length" or row[name] != next(iter(can[name])))
-        found.append(made(can, row, seed, why=why))
+        found.append(made(can, base, row, seed, why=why))
     return found
 
 
@@ -164,6 +165,10 @@ def in_order(
     return ((a, x), (b, y)) if place[a, x] < place[b, y] else ((b, y), (a, x))
 
 
-def made(can: dict[str, Levels], row: dict[str, str], seed: int, **more: object) -> Case:
+def made(can: dict[str, Levels], base: Case, row: dict[str, str], seed: int, **more: object) -> Case:
     changes = {key: value for name, level in row.items() for key, value in can[name][level].items()}
-    return replace(Case(), seed=seed, **changes | more)  # type: ignore[arg-type]
+    return changed(base, {"seed": seed} | changes | more)
+
+
+def changed(case: Case, change: dict[str, Any]) -> Case:
+    return replace(case, **change)

@@ -4,16 +4,72 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from .check import Finding, Report
+from .diagnose import Likeness, Trial
 from .judge import expect
 from .plan import Case
-from .spec import Arrays, Spec
-from .subject import hand_over
+from .spec import Spec
+
+ORDER = ("NOT RUN", "WRONG", "EXCESS", "VACUOUS", "WITHIN BOUND", "EXACT")  # the worst first
+
+
+@dataclass(frozen=True)
+class Facet:
+    """The verdict on one result, over all cases.
+
+    share : the largest part of a bound that was used
+    where : where the smallest failure is, in words
+    """
+
+    result: str
+    verdict: str
+    share: float = 0.0
+    where: str = ""
+    cases: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found in one dtype."""
+
+    dtype: str
+    facets: tuple[Facet, ...]
+    likely: tuple[Likeness, ...]
+    common: str
+    smallest: Case | None
+    others: dict[str, str]  # other properties: "" if they hold, or what is wrong
+    trials: int
+    example: Trial | None  # the first case that fails
+    died: bool  # whether all that failed are calls that returned nothing
+
+    @property
+    def verdict(self) -> str:
+        found = [f.verdict for f in self.facets] + ["WRONG" for words in self.others.values() if words]
+        return min(found, key=ORDER.index, default="NOT RUN")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The cross-check of a kernel."""
+
+    name: str
+    spec: Spec
+    findings: tuple[Finding, ...]
+    cases: tuple[Case, ...]
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        return min((f.verdict for f in self.findings), key=ORDER.index, default="NOT RUN")
+
+    def __str__(self) -> str:
+        return "\n".join(lines_of(self))
+
+
 
 COLOURS = {"WRONG": "red", "EXCESS": "red", "VACUOUS": "yellow", "NOT RUN": "yellow"}
 CLAIMS = {
@@ -30,14 +86,20 @@ Paint = Callable[[str, str], str]
 def lines_of(report: Report, width: int = 80, paint: Paint = lambda text, colour: text) -> list[str]:
     """The report in lines: a block for each dtype, and below them what matters."""
     found = [line for finding in report.findings for line in [*block(finding, width, paint), ""]]
+    first, *rest = ending(report, width)
+    return [*found, "─" * width, paint(first, COLOURS.get(report.verdict, "green")), *rest, "─" * width]
+
+
+def ending(report: Report, width: int) -> list[str]:
+    """What matters, in lines."""
     words = f"{report.verdict}: {report.name} is {CLAIMS[report.verdict]}"
     count = sum(f.trials for f in report.findings)
-    end = f"{count} trials of {len(report.cases)} cases, {report.seconds:.1f} s, as {report.spec}"
-    body = [paint(line, COLOURS.get(report.verdict, "green")) for line in textwrap.wrap(words, width)]
-    return [*found, "─" * width, *body, *textwrap.wrap(end, width, break_on_hyphens=False), "─" * width]
+    how = f"{count} trials of {len(report.cases)} cases, {report.seconds:.1f} s, as {report.spec}"
+    return [line for text in (words, how) for line in textwrap.wrap(text, width, break_on_hyphens=False)]
 
 
-def block(finding: Finding, width: int, paint: Paint) -> list[str]:
+def block(finding: Finding, width: int, paint: Paint = lambda text, colour: text) -> list[str]:
+    """What was found in one dtype, in lines."""
     lines: list[str] = []
 
     def row(head: str, text: str, colour: str = "") -> None:
@@ -78,7 +140,10 @@ def data_of(report: Report) -> dict[str, Any]:
     findings = []
     for f in report.findings:
         facets = [asdict(x) | {"share": x.share if np.isfinite(x.share) else None} for x in f.facets]
-        findings.append(asdict(f) | {"facets": facets, "verdict": f.verdict, "smallest": f.smallest and asdict(f.smallest)})
+        likely = [asdict(x) for x in f.likely]
+        smallest = f.smallest and asdict(f.smallest)
+        own = {"dtype": f.dtype, "verdict": f.verdict, "trials": f.trials, "it fails": f.common, "others": f.others}
+        findings.append(own | {"facets": facets, "likely": likely, "smallest": smallest})
     spec = {"family": report.spec.family} | report.spec.differences()
     return {"kernel": report.name, "verdict": report.verdict, "spec": spec, "seconds": report.seconds, "findings": findings}
 

@@ -20,11 +20,12 @@ from ..systems import System
 from ..systems.formats import FORMATS
 from .axes import Axes
 from .call import Call
-from .plan import Case
+from .plan import Case, plan
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 LIBRARIES = ("numpy", "torch", "jax", "cupy")
 TOKENS = "BHTD"  # batch row, head, token, entry
+NUMBERS = ("position", "heads", "groups")  # that may be given, too
 Arrays = dict[str, Any]
 S = TypeVar("S", bound="Spec")
 
@@ -51,7 +52,10 @@ class Spec(ABC):
     axes: str = convention(TOKENS, "the order of the axes of q, k, v and o: BHTD, BTHD, BT(HD), TD")
     library: str = convention("numpy", "whose arrays it takes", *LIBRARIES)
     dtype: str = convention("float64", "the dtype of its arrays; of several, joined by commas, each is checked")
-    sums: str = convention("", "the dtype in which it adds (default: the wider of float32 and its arrays')")
+    sums: str = convention("", "the dtype in which it computes (default: the wider of float32 and its arrays')", others=DTYPES)
+    heads: int = convention(0, "the only number of heads that it can (0: any)")
+    groups: int = convention(0, "the only number of heads of k and v that it can (0: any)")
+    device: str = convention("", "where its arrays are: cpu, cuda")
 
     family: ClassVar[str]
     given: ClassVar[tuple[str, ...]]  # the arrays that may be given
@@ -64,7 +68,7 @@ class Spec(ABC):
                 choose(who, f.name, getattr(self, f.name), choices)
         for dtype in (*self.dtypes, *([self.sums] if self.sums else [])):
             choose(who, "dtype", dtype, DTYPES)
-        for name in sorted(self.calls.given | self.calls.made):
+        for name in sorted((self.calls.given | self.calls.made) - {*NUMBERS}):
             self.axes_of(name)
 
     @property
@@ -77,7 +81,7 @@ class Spec(ABC):
 
     @functools.cached_property
     def calls(self) -> Call:
-        return Call.read(self.call, self.given, self.made)
+        return Call.read(self.call, (*self.given, *NUMBERS), self.made)
 
     def axes_of(self, name: str) -> Axes:
         """The order of the axes of an array of the kernel."""
@@ -117,13 +121,25 @@ class Spec(ABC):
         """Does the kernel take a state and return it?"""
         return bool(self.state) and self.calls.given >= {*self.state} <= self.calls.made
 
+    @property
+    def plainest(self) -> Case:
+        """The plainest case that a kernel of these conventions can be asked about."""
+        return Case(heads=self.heads or self.groups or 1, groups=self.groups or self.heads or 1)
+
+    def plan(self, seed: int = 0, full: bool = False) -> list[Case]:
+        """The cases in which such a kernel is tried."""
+        return plan(self.refuses, self.plainest, seed=seed, full=full)
+
     def refuses(self, case: Case) -> str:
         """Why a kernel of these conventions cannot be asked about a case; "" if it can."""
         if case.start and (not self.state or not self.calls.given >= {*self.state}):
             return "it takes no state"
         if case.position and "position" not in self.calls.given:
             return "it takes no position"
-        for name in sorted(self.calls.given | self.calls.made):
+        for name, only in (("heads", self.heads), ("groups", self.groups)):
+            if only and getattr(case, name) != only:
+                return f"it can {only} {name} only"
+        for name in sorted((self.calls.given | self.calls.made) - {*NUMBERS}):
             sizes = self.sizes_of(name, case)
             if any(sizes[c] != 1 for c in self.axes_of(name).missing):
                 return f"{name} has no axis for it"
@@ -151,8 +167,13 @@ class Spec(ABC):
 
     def __str__(self) -> str:
         """The options of the command line that say the same."""
-        shown = (f"--{name.replace('_', '-')} {shlex.quote(str(x))}" for name, x in self.differences().items())
+        shown = (f"--{name.replace('_', '-')} {shlex.quote(in_words(x))}" for name, x in self.differences().items())
         return " ".join([f"--family {self.family}", *shown])
+
+
+def in_words(x: Any) -> str:
+    """The value of a convention, as the command line spells it."""
+    return ("no", "yes")[x] if isinstance(x, bool) else f"{x:g}" if isinstance(x, float) else str(x)
 
 
 def seeded(case: Case, *more: object) -> np.random.Generator:

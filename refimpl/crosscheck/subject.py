@@ -42,6 +42,9 @@ class Subject(Protocol):
 
     def ask(self, spec: Spec, case: Case, arrays: Arrays, dtype: str) -> Answer: ...
 
+    def forgive(self) -> None:
+        """Forget what it died of: from now on smaller cases are looked for."""
+
 
 @dataclass
 class Function:
@@ -52,10 +55,14 @@ class Function:
     def ask(self, spec: Spec, case: Case, arrays: Arrays, dtype: str) -> Answer:
         return call(self.function, spec, case, arrays, dtype)
 
+    def forgive(self) -> None:
+        """It does not die."""
+
 
 @quiet()
 def call(function: Callable[..., Any], spec: Spec, case: Case, arrays: Arrays, dtype: str) -> Answer:
     """Call a function on the arrays of a case, and look at all that it returns and changes."""
+    arrays = {"heads": case.heads, "groups": case.groups} | arrays
     theirs = {name: hand_over(spec, name, arrays[name], case, dtype) for name in spec.calls.given}
     before = {name: host(x).copy() for name, x in theirs.items() if hasattr(x, "shape")}
     world = surroundings()
@@ -102,10 +109,10 @@ def hand_over(spec: Spec, name: str, x: Any, case: Case, dtype: str) -> Any:
     """An argument as the kernel takes it: its axes, library and dtype, and how it lies in memory."""
     if not isinstance(x, np.ndarray):
         return x
-    x, kind = spec.axes_of(name).give(x), spec.dtype_of(name, dtype)
+    x, kind, device = spec.axes_of(name).give(x), spec.dtype_of(name, dtype), spec.device or None
     if kind == "int64":
-        return Float(spec.library, "float32").xp.asarray(x.astype(np.int64))
-    system = Float(spec.library, kind)
+        return Float(spec.library, "float32").xp.asarray(x.astype(np.int64), device=device)
+    system = Float(spec.library, kind, device)
     if case.memory == "strided" and spec.library != "jax":
         double: Any = system.convert(np.repeat(x, 2, axis=-1))
         double[..., 1::2] = 7  # between the numbers, where nobody should read

@@ -34,7 +34,8 @@ from .subject import Answer, call
 WORKER = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import refimpl.crosscheck.worker as w; w.work()"
 SECONDS, STARTING = 20.0, 120.0  # that a case may take, and imports
 MEMORY = 8 << 30  # bytes that a kernel may hold
-DEATHS, MOST_DEATHS = 3, 10  # after which only smaller cases are asked, and none at all
+DEATHS = 3  # after which only smaller cases are asked
+MORE_DEATHS = 10  # that are worth a smaller case
 MARK = "__array__"
 
 
@@ -71,16 +72,16 @@ class Process:
     place: str
     seconds: float = SECONDS
     prints: bool = False
+    patience: int = DEATHS
     deaths: list[Case] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
     def ask(self, spec: Spec, case: Case, arrays: Arrays, dtype: str) -> Answer:
-        dead = len(self.deaths)
-        if dead >= MOST_DEATHS or (dead >= DEATHS and case.size >= min(each.size for each in self.deaths)):
+        if len(self.deaths) >= self.patience and case.size >= min(each.size for each in self.deaths):
             return Answer(asked=False)
         if self.process is None:
             self.start()
-        given = {name: arrays[name] for name in spec.calls.given}
+        given = {name: arrays[name] for name in spec.calls.given if name in arrays}
         question = {"family": spec.family, "spec": spec.differences(), "case": asdict(case), "dtype": dtype}
         try:
             self.send(question | {"arrays": given})
@@ -94,6 +95,10 @@ class Process:
             return Answer(problem=ended(self.close()))
         self.prints |= answer.pop("prints")
         return Answer(**answer | {"touched": tuple(answer["touched"]), "notes": tuple(answer["notes"])})
+
+    def forgive(self) -> None:
+        """Let it die some more times, so that a small case is found."""
+        self.deaths, self.patience = [], MORE_DEATHS
 
     def start(self) -> None:
         """Start the worker, and have it import the kernel."""

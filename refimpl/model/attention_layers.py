@@ -11,13 +11,13 @@ from numbers import Integral
 from typing import Any, Self
 
 from ..arrays import Array
-from ..attention.feature_maps import FeatureMap, Kernel, as_many, pair_of_maps
+from ..attention.feature_maps import FEATURE_MAPS, FeatureMap, Kernel, as_many, pair_of_maps
 from ..attention.linear_attention import LINEAR, LONGEST_CHUNK, State, linear_attention_chunked
 from ..attention.rope import LAYOUTS, PLACEMENTS, Rope, angle_table, power_table
 from ..attention.softmax_attention import KVCache, softmax_attention, softmax_attention_shifted
 from ..budget import number, spend
 from ..checks import check_function, check_integer, check_type, require_finite
-from ..errors import NotDefined, NotFinite, Underflow, brief, choose
+from ..errors import NotDefined, NotFinite, Underflow, brief, choose, find_name
 from ..systems.floats import array_namespace, surely_finite
 from .transformer import ACTIVATIONS, EPSILON, NORMS, AttentionCall, Family, Model, Pass, mlp, norm
 
@@ -97,6 +97,8 @@ class Config(Family):
             check_type("Config", name, getattr(self, name), bool)
         for name, known in (("order", ORDERS), ("norm", NORMS), ("activation", ACTIVATIONS)):
             choose("Config", name, getattr(self, name), known)
+        if isinstance(self.phi, str):  # as it is saved, and compared
+            object.__setattr__(self, "phi", find_name(self.phi, ("softmax", *FEATURE_MAPS)))
         if not self.softmax:
             pair_of_maps("Config", self.phi)
         elif not self.normalise or (self.rope and self.rope.placement != "before"):

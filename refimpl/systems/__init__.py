@@ -70,14 +70,15 @@ def system(name: Any) -> System:
         if read_dtype(name) is None:
             raise TypeError(f"system: `name` must be a str such as 'Q', or a dtype, got {type(name).__name__}")
         return Float(name)
-    word, _, argument = name.strip().removesuffix(")").partition("(")
+    word, _, argument = (part.strip() for part in name.strip().removesuffix(")").partition("("))
     known, (kind, _, device) = classes_by_word(), word.partition(" on ")
-    if (alone := read_dtype(kind)) and alone[1] in FILE_DTYPES and word not in known:
-        return Float(kind, device=device.strip() or None)
-    words = [*kind.split(), *device.split()]
-    if word not in known and len(words) in (2, 3):  # library, dtype and perhaps device
-        return Float(find_name(words[0], (*LIBRARIES, "jax")), *words[1:])
-    word = find_name(word.strip(), (*known, *ALSO))
+    if word not in known and not argument:
+        if (alone := read_dtype(kind)) and alone[1] in FILE_DTYPES:
+            return Float(kind, device=device.strip() or None)
+        words = [*kind.split(), *device.split()]
+        if len(words) in (2, 3):  # library, dtype and perhaps device
+            return Float(find_name(words[0], (*LIBRARIES, "jax")), *words[1:])
+    word = find_name(word, (*known, *ALSO))
     word = ALSO.get(word, word)
     choose("system", "name", word, known)
     return known[word].from_label(word, argument)

@@ -265,6 +265,16 @@ def read_dtype(dtype: Any) -> tuple[str, str] | None:
     return PREFIXES[prefix], SHORT.get(name.lower(), name.lower() if name.lower() in FORMATS else name)
 
 
+def dtype_library(dtype: Any) -> str:
+    """The library of a dtype such as torch.float32; NumPy for one that serves each.
+
+    >>> dtype_library("torch.float32"), dtype_library("float32")
+    ('torch', 'numpy')
+    """
+    found = read_dtype(dtype)
+    return (found and found[0]) or "numpy"
+
+
 class Float(System):
     """Floats of a library: `Float()`, `Float("torch", "bfloat16", "cuda")`, `Float.of(x)`.
 

@@ -336,6 +336,7 @@ def check_mask_and_rope(who: str, mask: str | int, rope: tuple[str, str, int] | 
 
 
 LARGEST = 2**53  # the largest number that a case in a file may have; every system has such positions
+LONGEST = 32  # entries of a tuple in such a case
 KINDS: dict[str, type[Shape]] = {kind.__name__: kind for kind in (Case, ModelCase, Lesson, FeatureCase, RecurrentCase)}
 
 
@@ -354,7 +355,8 @@ def case_from_json(data: Any) -> Shape:
     values = {name: as_tuples(data[name]) for name in given}
     for name, value in values.items():
         if not conforms(value, hints(kind)[name]) or (name != "start" and negative(value)):
-            raise ValueError(f"{name} of a case must be {hint_text(cls, name)}, got {brief(data[name])}")
+            limits = f"numbers from {'-2^53' if name == 'start' else '0'} to 2^53, tuples of at most {LONGEST}"
+            raise ValueError(f"{name} of a case must be {hint_text(cls, name)}; {limits}; got {brief(data[name])}")
     case = cls(**values)
     if not case.valid():
         raise ValueError(f"the fields of a case must go together, got {brief(str(case))}")
@@ -374,7 +376,7 @@ def hint_text(cls: type[Shape], name: str) -> str:
 
 def as_tuples(x: Any) -> Any:
     """Lists as tuples; no case is nested more than three deep."""
-    return tuple(map(as_tuples, x)) if isinstance(x, list) and len(x) <= 32 else x
+    return tuple(map(as_tuples, x)) if isinstance(x, list) and len(x) <= LONGEST else x
 
 
 def conforms(x: Any, hint: Any) -> bool:

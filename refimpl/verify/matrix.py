@@ -130,11 +130,11 @@ class Matrix:
         return cls({(r.theorem, r.system): r for r in apply}, tuple(order), tuple(labels))
 
     def groups(self) -> dict[str, list[str]]:
-        """The theorems under their headings."""
-        found: dict[str, list[str]] = {}
+        """The theorems under their headings, which come in one order, whatever was checked."""
+        found: dict[str, list[str]] = {t.group: [] for t in THEOREMS.values()}
         for name in self.theorems:
             found.setdefault(THEOREMS[name].group if name in THEOREMS else "", []).append(name)
-        return found
+        return {group: names for group, names in found.items() if names}
 
     def marks(self) -> dict[Mark, Result]:
         """The marks that occur, each with the weakest of its results."""

@@ -203,7 +203,8 @@ VALUE_ERRORS: Table = {
     "power_table: `c`, `s` must satisfy c² + s² = 1, pair 1 does not": lambda: ri.power_table(
         QQ.convert([1, 1]), QQ.convert([0, 1])
     ),
-    "power_table: `c` and `s` must have one shape (pairs,), got (2,) and (1,)": lambda: ri.power_table(a(2), a(1)),
+    "power_table: `c` must have shape (pairs,), got ()": lambda: ri.power_table(a(), a()),
+    "power_table: `s` must have shape (2,) to match `c`, got (1,)": lambda: ri.power_table(a(2), a(1)),
     "Rope: `x` must have at least 4 features for 2 pairs, got shape (5, 3)": lambda: la(
         q, k, v, ri.Kernel(rope=Rope(table(4)))
     ),

@@ -140,6 +140,15 @@ def test_names_of_no_family(name):
         ri.feature_map(name)
 
 
+def test_names_in_any_case_and_spelling():
+    for name in ri.FEATURE_MAPS:
+        assert ri.feature_map(name.upper()) is ri.FEATURE_MAPS[name]
+    assert ri.feature_map("elu_plus_one") is ri.Kernel("ELU plus 1").maps[0] is ri.FEATURE_MAPS["elu+1"]
+    small = {"layers": 1, "width": 2}
+    for name, meant in (("elu_plus_one", "elu+1"), ("Softmax", "softmax"), ("ReLU", "relu")):
+        assert ri.Config(**small, phi=name) == ri.Config(**small, phi=meant)  # and so in files
+
+
 def test_a_family_by_name_minds_its_number():
     with says(ValueError, "dpfp: `nu` must be an integer ≥ 1, got 0"):
         ri.feature_map("dpfp(0)")

@@ -389,7 +389,7 @@ def test_stopped_in_this_process(name, status, room, capsys, monkeypatch):
     assert main(["convert", "m", "--prompt", "3", "--out", "b"]) == status
     assert signal.getsignal(getattr(signal, name)) == before
     monkeypatch.setattr(registry, "check", lambda *args: os.kill(os.getpid(), getattr(signal, name)))
-    assert main([*FEW, "--jobs", "1"]) == status
+    assert main(FEW) == status
     monkeypatch.undo()
     found = []
     thread = threading.Thread(target=lambda: found.append(main(FEW)))  # which may not set signals
@@ -412,7 +412,7 @@ def test_interrupted_before_the_command_begins(room):
         "sys.exit(start())"
     )
     for seconds in (0, 0.01, 0.05, 0.2, 0.5):
-        command = [sys.executable, "-c", code, str(seconds), "verify", "--full", "--jobs", "1"]
+        command = [sys.executable, "-c", code, str(seconds), "verify", "--full", "*"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         said = r"refimpl: interrupted( after \d+ checks?; none failed)?\n"
         assert (done.returncode, done.stdout) == (130, "") and re.fullmatch(said, done.stderr), done.stderr

@@ -138,6 +138,12 @@ def test_the_matrix_to_the_letter():
     assert [ESCAPES.sub("", line) for line in painted] == shown and "\x1b[31;1m✗" in painted[-1]
 
 
+def test_headings_come_in_one_order():
+    names = ["rope_relative", "causality", "kv_cache"]  # causality comes last of all attention
+    few, every = (Matrix.of([Result(name, "Q", "EXACT", "e") for name in x]).groups() for x in (names, THEOREMS))
+    assert list(few) == [group for group in every if group in few] == ["attention", "softmax", "RoPE"]
+
+
 def test_more_columns_than_fit_follow_below():
     labels = [f"mpmath({n})" for n in range(100, 130)]
     results = [Result("iclca", label, "WITHIN BOUND", "e", error=0.5, bound=1.0) for label in labels]
@@ -172,9 +178,18 @@ def test_a_failure_is_told_simplest_first(size, tmp_path):
 
 
 def test_an_interrupt_says_what_was_done():
-    status, text = on_terminal(["verify", "--jobs", "1"], (80, 24), interrupt=b"12 of ")
-    last = lines_of(text)[-2]
-    assert status == 130 and re.fullmatch(r"refimpl: interrupted after \d+ checks; none failed", last)
+    for asked in (["*"], ["--jobs", "1"]):
+        status, text = on_terminal(["verify", *asked], (80, 24), interrupt=b"12 of ")
+        last = lines_of(text)[-2]
+        assert status == 130 and re.fullmatch(r"refimpl: interrupted after \d+ checks?; none failed", last)
+
+
+def test_an_interrupt_says_what_failed_while_failures_are_made_small(tmp_path):
+    asked, slow = ["verify", "nano", "quadratic_eq_sum", "--system", "Q"], "import refimpl.cli.verify as v, time\n"
+    slow += "v.write_failure = lambda *which: time.sleep(60)\n" + BROKEN
+    status, text = on_terminal(asked, (80, 24), code=slow, interrupt=b"making failure 1 of 1 small", cwd=tmp_path)
+    assert status == 130
+    assert lines_of(text)[-2] == "refimpl: interrupted after 2 checks; 1 failed: quadratic_eq_sum in Q"
 
 
 def piped(*argv, **variables):
@@ -206,6 +221,12 @@ def test_few_characters(encoding):
     head = next(line for line in lines if line.split()[:1] == ["Coq"])
     row = next(line for line in lines if "quadratic_eq_sum" in line)
     assert head.split() == ["Coq", "Q", "f64", "p1"] and row[head.index("f64")] == "<" and row[head.index("Q")] == "="
+
+
+def test_statements_have_only_marks_that_are_written_in_ascii():
+    listed = piped("verify", "--list", PYTHONIOENCODING="ascii").decode("ascii")
+    assert "sigma(x W_up + b_up)" in listed and "lambda1, lambda2, lambda3 times" in listed
+    assert not re.search(r"\\[ux]", listed)
 
 
 def run(capsys, *argv):

@@ -7,7 +7,7 @@ import pytest
 from refimpl.crosscheck.check import crosscheck
 from refimpl.crosscheck.families.rope import RotaryEmbedding
 from refimpl.crosscheck.mistakes import MISTAKES, all_families
-from refimpl.crosscheck.plan import Case, plan
+from refimpl.crosscheck.plan import Case
 from refimpl.systems import Float
 
 AT = "x, position -> o"
@@ -304,11 +304,11 @@ def tokens(x):
 
 
 WRONG = {
-    "layout is 'interleaved', not 'half'": lambda x, p: rope(x, p, turn_neighbours),
-    "layout is 'interleaved-to-half', not 'half'": RIGHT["DeepSeek"][0],
-    "base is 500000.0, not 10000.0": lambda x, p: rope(x, p, theta=lambda x: frequencies(x, 5e5)),
-    "width is 2, not 0": lambda x, p: rope(x, p, theta=lambda x: frequencies(x, width=2)),
-    "sign is '-', not '+'": RIGHT["backwards"][0],
+    "--layout interleaved, where half was stated": lambda x, p: rope(x, p, turn_neighbours),
+    "--layout interleaved-to-half, where half was stated": RIGHT["DeepSeek"][0],
+    "--base 500000, where 10000 was stated": lambda x, p: rope(x, p, theta=lambda x: frequencies(x, 5e5)),
+    "--width 2, where 0 was stated": lambda x, p: rope(x, p, theta=lambda x: frequencies(x, width=2)),
+    "--sign -, where + was stated": RIGHT["backwards"][0],
     "positions begin at 1": lambda x, p: rope(x, p + 1),
     "the given position is ignored: each call begins at 0": lambda x, p: rope(x),
     "all tokens have the position of the first": at(lambda x, p: np.full(x.shape[-2], p)),
@@ -364,9 +364,9 @@ def test_angles_of_float32_are_too_rough_for_float64():
 
 
 PARTIAL = {
-    "width is 0, not 4": lambda x, p: rope(x, p),
-    "part is 'last', not 'first'": RIGHT["partial, last"][0],
-    "exponent is 'd', not 'width'": RIGHT["partial, of all of d"][0],
+    "--width 0, where 4 was stated": lambda x, p: rope(x, p),
+    "--part last, where first was stated": RIGHT["partial, last"][0],
+    "--exponent d, where width was stated": RIGHT["partial, of all of d"][0],
     "the entries that are not turned are 0": lambda x, p: (
         RIGHT["partial"][0](x, p) * (np.arange(x.shape[-1]) < 4).astype(x.dtype)
     ),
@@ -389,8 +389,8 @@ def kept_by_llama3(x):
 
 
 LLAMA3 = {
-    "scaling is 'none', not 'llama3'": lambda x, p: rope(x, p),
-    "scaling is 'linear', not 'llama3'": lambda x, p: scaled(x, p, 0),
+    "--scaling none, where llama3 was stated": lambda x, p: rope(x, p),
+    "--scaling linear, where llama3 was stated": lambda x, p: scaled(x, p, 0),
     "what is divided by the factor is kept, and the other way round": lambda x, p: scaled(x, p, 1 - kept_by_llama3(x)),
     "frequencies between the limits are not blended": lambda x, p: scaled(x, p, kept_by_llama3(x) == 1),
 }
@@ -403,7 +403,7 @@ def test_mistakes_of_scaling_are_named(name):
 
 
 LINEAR = {
-    "scaling is 'none', not 'linear'": lambda x, p: rope(x, p),
+    "--scaling none, where linear was stated": lambda x, p: rope(x, p),
     "the angles are scaled twice": lambda x, p: rope(x, p, theta=lambda x: frequencies(x) / 64),
     "the angles are scaled by the factor, not by its inverse": lambda x, p: rope(
         x, p, theta=lambda x: frequencies(x) * 8
@@ -424,7 +424,7 @@ def test_a_magnitude_left_out_is_named():
     report = crosscheck(
         lambda x, p: kernel(x, p) / magnitude, RotaryEmbedding(call=AT, dtype="float32", library="torch", **ours)
     )
-    assert names(report) == {"magnitude is 1.0, not 0.0"}
+    assert names(report) == {"--magnitude 1, where 0 was stated"}
 
 
 def test_every_mistake_of_the_catalogue_is_planted():
@@ -442,7 +442,7 @@ def test_every_mistake_of_the_catalogue_is_planted():
 def test_one_pair_and_one_token_are_enough_for_a_position():
     """The plan has what these mistakes need: they are right everywhere else."""
     spec = RotaryEmbedding(call=AT)
-    cases = plan(spec.refuses)
+    cases = spec.plan()
     assert {case.n for case in cases} >= {0, 1, 1025} and {case.d % 2 for case in cases} == {0}
     far = [case for case in cases if case.position]
     near = at(lambda x, p: np.minimum(p + tokens(x), 2047))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from refimpl import MP, Config, Float, random_model, save, softmax_attention, transformer
 from refimpl.attention.rope import deinterleave
+from refimpl.cli.main import main
 from refimpl.files import models
 from refimpl.files.disk import LARGEST_TEXT, read_bytes
 from refimpl.files.models import read_model
@@ -25,6 +26,7 @@ from refimpl.files.safetensors import write_safetensors
 from refimpl.files.tokenizers import ByteTokenizer, check_vocabulary
 from refimpl.model.attention_layers import keys_values, split_heads
 from refimpl.model.transformer import Pass, embed, gelu, norm
+from refimpl.systems import system_of
 from tests.helpers.assertions import says
 from tests.helpers.real_weights import folder
 
@@ -212,6 +214,20 @@ def worst(model, stored):
 def nano():
     where = folder("gpt-nano-sort-model.json", "gpt-nano-sort-t0-partials.json")
     return read_model(where / "gpt-nano-sort-model.json"), read_arrays(where / "gpt-nano-sort-t0-partials.json")[1]
+
+
+@pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
+def test_a_dtype_of_torch_has_its_library(dtype, written, tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    path, name = written("gpt2"), dtype.removeprefix("torch.")
+    for asked in (dtype, getattr(torch, name)):
+        assert system_of(read_model(path, dtype=asked).like).label == f"torch {name}"
+        with says(ValueError, f"`dtype` must be of numpy, got {asked!r}; {name!r} is right for each library"):
+            read_model(path, dtype=asked, library="numpy")
+    assert main(["convert", str(path), "--dtype", dtype, "--prompt", "1 2", "--out", str(tmp_path / "b")]) == 0
+    assert f" in torch {name}\n" in capsys.readouterr().out
+    assert main(["generate", str(path), "--dtype", dtype, "--prompt", "1 2", "--tokens", "2"]) == 0
+    assert len(capsys.readouterr().out.split()) == 2
 
 
 def test_nano_is_pytorchs_at_every_stage(nano):

@@ -29,7 +29,7 @@ from refimpl.prompt.compression.best import attention_error, certificate
 from refimpl.prompt.compression.landmarks import landmarks
 from refimpl.systems.array import host
 from refimpl.systems.balls import Balls
-from tests.helpers.assertions import informative, says
+from tests.helpers.assertions import informative, peak_memory, says
 from tests.helpers.backends import BACKENDS, kept
 from tests.helpers.chance import interval
 from tests.helpers.strategies import SEEDS
@@ -607,6 +607,20 @@ def test_best_with_a_certificate(options):
     off = np.abs(output(chosen, x) - softmax(y, v, x))
     assert np.all(off <= most * (v.max((-2, -1), keepdims=True) - v.min((-2, -1), keepdims=True))[:, None])
     assert Best(within=1.5, error=1e-9)(y, v, x, 0).about == "cache: certified error 0"
+
+
+@pytest.mark.parametrize(
+    "by", [*(asked(kind) for kind in (*BY_KEYS, "positive")), Best(budget=400)], ids=lambda by: str(by).split("(")[0]
+)
+def test_memory_of_the_work_grows_no_faster_than_the_prompt(by):
+    """What queries give to keys is made in tiles of rows."""
+
+    def peak(M):
+        y, v, x = prompt(M, lead=(), heads=1, n=M)
+        return peak_memory(lambda: by(y, v, x, 0))
+
+    short, long = map(peak, (1500, 3000))
+    assert long <= 2 * short
 
 
 def test_best_on_other_shapes_and_libraries():

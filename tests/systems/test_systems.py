@@ -165,6 +165,8 @@ def test_names_and_system_by_name():
         ),
         ("Q(i)", "system: `name` must be 'Q' without brackets, got Q(i)"),
         ("float64(2)", "system: `name` must be 'float64' without brackets, got float64(2)"),
+        ("float32 (torch)", "system: `name` must be 'float32' without brackets, got float32(torch)"),
+        ("torch float32 (cpu)", "system: `name` must be one of"),
         ("dependencies(x)", "system: `name` must be 'dependencies' without brackets, got dependencies(x)"),
         ("GF(x)", "system: `name` must have an integer of at most 20 digits in its brackets, got 'GF(x)'"),
         (f"mpmath({'1' * 5000})", "must have an integer of at most 20 digits in its brackets, got 'mpmath(1111"),

@@ -14,6 +14,7 @@ from refimpl.verify.cases import Case
 from refimpl.verify.check import Draws, minimal, with_chance
 from refimpl.verify.implementation import REFIMPL
 from refimpl.verify.registry import THEOREMS
+from refimpl.verify.theorems.large import P
 from refimpl.verify.ways import (
     WAYS,
     Finding,
@@ -153,3 +154,17 @@ def test_the_smallest_case_that_fails_is_looked_for():
     assert (found.n, found.d, found.m, found.heads, found.rope, found.start) == (3, 1, 1, ((), ()), None, None)
     assert minimal(theorem, ri.QQ, case, draws, impl, seconds=0) == case
     assert minimal(theorem, ri.QQ, case, draws) == case
+
+
+def test_a_large_case_that_fails_becomes_small_at_once(monkeypatch):
+    """Shorter, it fails at other splits. Degrees, which may take minutes, are not needed."""
+
+    def wrong(*args, **options):
+        o, after = ri.linear_attention_recurrent(*args, **options)
+        return (o + 1 if o.shape[-2] > 2 else o), after
+
+    monkeypatch.setattr(Draws, "degrees", lambda *args: pytest.fail("degrees were computed"))
+    theorem, impl = THEOREMS["split_invariance"], replace(REFIMPL, linear_attention_recurrent=wrong)
+    for group in theorem.usual[:2]:  # the third has exp
+        found = minimal(theorem, ri.GF(P), group[0], Draws(0), impl)
+        assert (found.n, found.d, found.m, found.rope, found.start) == (3, 1, 1, None, None)

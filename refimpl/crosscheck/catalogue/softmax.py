@@ -274,15 +274,15 @@ class NotRescaled(SoftmaxAttention):
         return hide(system.xp.exp(scores - system.convert(top)), seen, system)
 
 
-@mistake("exp(scores) is rounded to bfloat16")
+@mistake("exp(scores) is rounded to bfloat16 before it meets v")
 class WeightsInBfloat16(SoftmaxAttention):
     narrow: ClassVar[str] = "bfloat16"
 
-    def round_weights(self, w: Any) -> Any:
-        return rounded(w, self.narrow)
+    def read(self, w: Any, v: Array, system: System) -> Any:
+        return (rounded(w, self.narrow) @ v) / system.xp.sum(w, axis=-1, keepdims=True)
 
 
-@mistake("exp(scores) is rounded to float16")
+@mistake("exp(scores) is rounded to float16 before it meets v")
 class WeightsInFloat16(WeightsInBfloat16):
     narrow: ClassVar[str] = "float16"
 

@@ -1,1 +1,1 @@
-"""The families of kernels that can be checked, one module each. A new one is found by its file."""
+"""The families of kernels that can be checked, one module each."""

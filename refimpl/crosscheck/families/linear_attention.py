@@ -44,13 +44,13 @@ class LinearAttention(Spec):
     rope_base: float = convention(10000.0, "the base of RoPE's angles", others=(10000.0, 500000.0, 1000.0))
     rope_width: int = convention(0, "how many entries RoPE rotates (0: all)", others=(0, 2))
     rope_place: str = convention("after", "whether RoPE comes after φ or before it", "after", "before")
-    sharing: str = convention("repeat", "head h of q takes h // repeats of k, or h mod groups", "repeat", "cyclic")
+    sharing: str = convention("none", "where k has fewer heads: head h takes h // repeats, or h mod groups", "none", "repeat", "cyclic")
     state_axes: str = convention("BHKV", "the order of the axes of S", others=("BHKV", "BHVK"))
     z_axes: str = convention("BHK", "the order of the axes of z")
     state_dtype: str = convention("", "the dtype of S and z (default: that in which it adds)")
 
     family: ClassVar[str] = "linear_attention"
-    given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "S", "z", "position")
+    given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "S", "z")
     made: ClassVar[tuple[str, ...]] = ("o", "S", "z")
 
     def __post_init__(self) -> None:
@@ -86,6 +86,8 @@ class LinearAttention(Spec):
         return ("S", "z") if self.normalise else ("S",)
 
     def refuses(self, case: Case) -> str:
+        if self.sharing == "none" and case.groups != case.heads:
+            return "k has as many heads as q"
         if self.reads == "before" and self.normalise and not case.start and not self.eps:
             return "the first token reads nothing, and 0/0 is no number"
         if self.rope != "none" and case.d % 2 and not self.rope_width:

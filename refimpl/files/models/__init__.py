@@ -16,7 +16,7 @@ from ...budget import budget
 from ...errors import brief, printable
 from ...model.transformer import Model
 from ...systems import Float
-from ...systems.floats import read_dtype
+from ...systems.floats import dtype_library, read_dtype
 from ..checkpoint import load
 from ..disk import PathLike, check_path, opened, parse_json
 from ..safetensors import LONGEST_HEADER, names_in_header, spend_tensors
@@ -32,17 +32,19 @@ REFUSED = {
 
 
 def read_model(
-    path: PathLike, *, dtype: Any = "float64", library: str = "numpy", device: Any = None, limit: float = 1
+    path: PathLike, *, dtype: Any = "float64", library: str | None = None, device: Any = None, limit: float = 1
 ) -> Model:
     """The model in a file, whose content tells the format; or `model.safetensors` in a folder.
 
     dtype, library, device : of the weights, as in Float; float64 holds the numbers of all these
-    files exactly. A file that `save` wrote has its own dtype.
+    files exactly. A file that `save` wrote has its own dtype. The library is NumPy, or that of a
+    dtype such as torch.float32.
     limit : how many times the usual memory and work the file may ask for, beyond its own size
     """
     check_path("read_model", path)
     if read_dtype(dtype) is None:
         raise TypeError(f"read_model: `dtype` must be a dtype or a name such as 'float32', got {brief(dtype)}")
+    library = dtype_library(dtype) if library is None else library
     path = Path(path) / "model.safetensors" if os.path.isdir(path) else Path(path)
     with budget("read_model", limit):
         opening = read_opening(path)

@@ -9,6 +9,7 @@ from math import prod
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...arrays import Array
 from ...attention.memory import Memory, Points
@@ -19,6 +20,7 @@ from ...errors import brief, choose
 from ...systems import floats
 from ...systems.floats import itemsize
 from . import KINDS, Compression
+from .sampling import row_tiles
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,15 @@ def attention_error(memory: Memory, y: Array, v: Array, x: Array) -> float:
     """‖o − ô‖ / ‖o‖ of attention to the prompt, x (..., heads, n, d); inf if ô is not finite."""
     wide = memory.map_arrays(lambda a, axes: a[(..., None, *[slice(None)] * axes)])
     exact = Memory(Points(y[..., None, :, :]), v[..., None, :, :])
-    (num, den, _), (top, bottom, _) = ([floats(part) for part in one.read(x)] for one in (wide, exact))
+    bytes_of_row = itemsize(y) * prod(x.shape[:-2]) * y.shape[-2]
+
+    def outputs(one: Memory) -> NDArray[np.float64]:
+        read = (one.read(x[..., rows, :]) for rows in row_tiles(x.shape[-2], bytes_of_row))
+        return np.concatenate([floats(num) / floats(den) for num, den, _ in read], axis=-2)
+
     with np.errstate(all="ignore"):
-        off = np.linalg.norm(num / den - top / bottom) / np.linalg.norm(top / bottom)
+        got, o = outputs(wide), outputs(exact)
+        off = np.linalg.norm(got - o) / np.linalg.norm(o)
     return float(off) if np.isfinite(off) else math.inf
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...arrays import Array
 from ...systems import floats, system_of
 from ...systems.floats import array_namespace
-from .sampling import HeadMemory, softmax
+from .sampling import HeadMemory, attention_tiles
 
 ROUNDS = 20  # of Lloyd's algorithm, at most
 Floats = NDArray[np.float64]
@@ -39,13 +39,14 @@ def plain_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generato
 def tilted_clusters(y: Array, v: Array, x: Array, r: int, rng: np.random.Generator) -> HeadMemory:
     """For each cluster of keys: its centre, the mean value that queries see, and a log-weight."""
     X, Y, system = floats(x), floats(y), system_of(y)
-    p = softmax(X @ Y.T)
-    weight, (values, vectors) = np.mean(p * p, axis=0), np.linalg.eigh(X.T @ X / len(X))
+    weight = sum((np.sum(p * p, axis=0) for p in attention_tiles(X, Y)), np.zeros(len(Y))) / len(X)
+    values, vectors = np.linalg.eigh(X.T @ X / len(X))
     _, nearest = lloyd(Y @ (vectors * np.sqrt(np.maximum(values, 0))), weight, r, int(np.argmax(weight)))
     member = membership(fill_empty_clusters(nearest, r), r)
     a = member * np.maximum(weight, np.finfo(float).tiny)
     centres = a @ Y / np.sum(a, axis=-1, keepdims=True)
-    looks = p @ member.T  # (n, r): how much each query looks at each cluster
+    # (n, r): how much each query looks at each cluster
+    looks = np.concatenate([p @ member.T for p in attention_tiles(X, Y)])
     looks = looks / np.maximum(np.sum(looks, axis=0), np.finfo(float).tiny)
     tilt = np.sum(member.T @ (looks.T @ X) * (Y - member.T @ centres), axis=-1)  # x̄_i·(y_j − c_i), (M,)
     scores = np.where(member > 0, tilt, -np.inf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ...arrays import Array
 from ...systems import Float, floats, system_of
 from ...systems.floats import array_namespace, device
+
+TILE = 2**22  # bytes of scores that are made at once
 
 # As in Memory, of one head: points or directions (r, d), S (r, m), z (r,), scale (r,) or (1,)
 HeadMemory = tuple[Array, Array, Array | None, Array | None]
@@ -43,8 +45,20 @@ def sample_directions(y: Array, v: Array, x: Array, r: int, rng: np.random.Gener
 
 def mean_attention(x: Array, y: Array) -> NDArray[np.float64]:
     """Half the mean attention that each key gets from the queries, and half of 1/M: never 0."""
-    p: NDArray[np.float64] = np.mean(softmax(floats(x) @ floats(y).T), axis=0)
-    return 0.5 / y.shape[-2] + 0.5 * p
+    total = sum((np.sum(p, axis=0) for p in attention_tiles(floats(x), floats(y))), np.zeros(y.shape[-2]))
+    return np.asarray(0.5 / y.shape[-2] + 0.5 * (total / x.shape[-2]))
+
+
+def attention_tiles(X: NDArray[np.float64], Y: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    """What each query gives to each key, some queries at a time: all would need O(M²) memory."""
+    for rows in row_tiles(len(X), Y.itemsize * len(Y)):
+        yield softmax(X[rows] @ Y.T)
+
+
+def row_tiles(n: int, bytes_of_row: int) -> Iterator[slice]:
+    """n rows in slices of at most TILE bytes, but of one row or more."""
+    rows = max(TILE // max(bytes_of_row, 1), 1)
+    return (slice(i, min(i + rows, n)) for i in range(0, n, rows))
 
 
 def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
