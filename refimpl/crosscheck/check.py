@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .diagnose import Trial, chosen, look_alikes, pattern, shared
+from .diagnose import Trial, look_alikes, pattern, shared
 from .judge import Judgement, expect, judge
 from .plan import Case
 from .report import Facet, Finding, Report
@@ -42,7 +42,7 @@ def check_dtype(
         trials.append(attempt(subject, spec, dtype, case))
     failed = [t for t in trials if t.wrong]
     died = not any(t.answer.results for t in failed)
-    likely = [] if died else look_alikes(spec, chosen(trials))
+    likely = [] if died else look_alikes(spec, trials)
     smallest = reduced(subject, spec, failed[0]) if failed else None
     others = {
         "second call": repeated(subject, spec, trials),
@@ -54,7 +54,8 @@ def check_dtype(
     seen = {j.result for t in trials for j in t.judgements}
     names = [name for name in ("call", *spec.made) if name in seen]
     facets = tuple(facet(name, trials, bool(likely)) for name in names)
-    return Finding(dtype, facets, tuple(likely), shared(trials), smallest, others, len(trials), failed[0] if failed else None, died)
+    first = failed[0] if failed else None
+    return Finding(dtype, facets, tuple(likely), shared(trials), smallest, others, len(trials), first, died)
 
 
 def attempt(subject: Subject, spec: Spec, dtype: str, case: Case) -> Trial:
@@ -62,7 +63,7 @@ def attempt(subject: Subject, spec: Spec, dtype: str, case: Case) -> Trial:
     x, exact = spec.inputs(case, dtype), spec.is_exact(case, dtype)
     answer = subject.ask(spec, case, x, dtype)
     expected = expect(spec, case, dtype, x, exact)
-    return Trial(case, dtype, x, exact, answer, tuple(judge(spec, dtype, expected, answer, exact)))
+    return Trial(case, dtype, x, expected, answer, tuple(judge(spec, dtype, expected, answer, exact)))
 
 
 def facet(name: str, trials: Sequence[Trial], known: bool) -> Facet:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..arrays import HostArray
 from ..systems.floats import quiet
-from .judge import Judgement, expect, judge
+from ..systems.formats import round_to
+from .judge import PLAIN, Expected, Judgement, expect, judge_result
 from .mistakes import readings
 from .plan import Case
 from .spec import Arrays, Spec
@@ -18,12 +19,12 @@ from .subject import Answer
 
 @dataclass(frozen=True)
 class Trial:
-    """A case that a kernel was asked, its answer, and the judgements on it."""
+    """A case that a kernel was asked, what was expected, its answer, and the judgements on it."""
 
     case: Case
     dtype: str
     x: Arrays
-    exact: bool
+    expected: dict[str, Expected]
     answer: Answer
     judgements: tuple[Judgement, ...]
 
@@ -44,48 +45,62 @@ class Likeness:
     equal: bool
 
 
+LONG = 300  # tokens, beyond which a trial is a matter of seconds
+
+
 def look_alikes(spec: Spec, trials: Sequence[Trial]) -> list[Likeness]:
-    """The mistakes that give a kernel's numbers in all of these trials, failed and passed ones."""
-    found = []
-    for words, seen, other in readings(spec):
-        equal: list[bool] = []
-        for trial in trials:
-            alike = agrees(other, trial)
-            if alike is None:
-                break
-            equal.append(alike)
-        else:
-            found.append(Likeness(words, seen, all(equal)))
-    return sorted(found, key=lambda x: not x.equal)
+    """The mistakes that give a kernel's numbers in all trials, failed and passed ones.
+
+    Long trials are left out if one mistake remains without them.
+    """
+    left = {Likeness(words, seen, True): other for words, seen, other in readings(spec)}
+    told = False
+    for trial in telling(trials):
+        if not left or (told and len(left) == 1 and trial.case.n > LONG):
+            break
+        found = {likeness: agrees(other, trial) for likeness, other in left.items()}
+        left = {replace(x, equal=x.equal and same): left[x] for x, same in found.items() if same is not None}
+        told = told or bool(trial.wrong)
+    return sorted(left, key=lambda x: not x.equal) if told else []
+
+
+def telling(trials: Sequence[Trial], first: int = 3) -> list[Trial]:
+    """The trials with numbers, first a few that leave few mistakes: short failed ones, long passed ones."""
+    long, short = ([t for t in trials if t.answer.results and t.case.n and (t.case.n > LONG) is x] for x in (True, False))
+    failed, passed = [t for t in short if t.wrong], [t for t in short if not t.wrong][::-1]
+    if failed:
+        return [*failed[:first], *passed, *failed[first:], *long]
+    return [*passed[:first], *sorted(long, key=lambda t: not t.wrong), *passed[first:]]
 
 
 @quiet()
 def agrees(other: Spec, trial: Trial) -> bool | None:
-    """Does another reading give the numbers of a trial? None if not, True if the same bits."""
-    if not trial.answer.results:
-        return None
+    """Does another reading give the numbers of a trial? None if not, True if the same bits.
+
+    Where a trial failed, the reading must be another than the right one by more than it may round.
+    """
+    got, right = trial.answer.results, trial.expected
     try:
+        plain = other.compute(trial.x, PLAIN)
+        if any(plain[name].shape != x.shape for name, x in got.items()):
+            return None
+        formats = {name: other.dtype_of(name, trial.dtype) for name in got}
+        if all(np.array_equal(round_to(plain[name], formats[name]), x, equal_nan=True) for name, x in got.items()):
+            return True
+        if all(np.array_equal(plain[name], want.value) for name, want in right.items()):
+            return None if trial.wrong else False
         expected = expect(other, trial.case, trial.dtype, trial.x, exact=False)
     except (ValueError, TypeError, ArithmeticError, IndexError):  # a reading that this case does not allow
         return None
-    if any(want.value.shape != trial.answer.results[name].shape for name, want in expected.items()):
-        return None
-    judged = judge(other, trial.dtype, expected, trial.answer, exact=False)
-    if any(j.verdict in ("WRONG", "EXCESS") for j in judged):
-        return None
-    return all(j.verdict in ("EXACT", "NOTHING") for j in judged)
-
-
-def chosen(trials: Sequence[Trial], failed: int = 4, passed: int = 3) -> list[Trial]:
-    """A few trials that tell most: the smallest that fail, others that fail, and passed ones."""
-    wrong = [t for t in trials if t.wrong and t.answer.results and t.case.n <= 600]
-    right = [t for t in trials if not t.wrong and t.answer.results and t.case.n <= 200]
-    return [*spread(wrong, failed), *spread(right[::-1], passed)]
-
-
-def spread(trials: Sequence[Trial], count: int) -> list[Trial]:
-    places = np.unique(np.linspace(0, len(trials) - 1, count).astype(int)) if trials else []
-    return [trials[i] for i in places]
+    explained = not trial.wrong
+    for name, want in expected.items():
+        lost = ~np.isfinite(plain[name])
+        verdict = judge_result(name, got[name], want, False, formats[name]).verdict
+        if verdict in ("WRONG", "EXCESS") or np.isfinite(got[name][lost]).any():
+            return None
+        apart = np.abs(want.value - right[name].value) > want.bound
+        explained = explained or bool(np.any(apart | lost & np.isfinite(right[name].bound)))
+    return False if explained else None
 
 
 def pattern(bad: HostArray) -> str:

@@ -1,7 +1,7 @@
 """Mistakes that kernels make: each is a family with one step wrong.
 
 A mistake is found by its class, which `mistake` registers: what it is called, where the field met
-it, and the numbers that it comes with, such as the length of a chunk. A convention that is another
+it, the numbers that it comes with, such as the length of a chunk, and what conventions it needs. A convention that is another
 than the specification says is a mistake, too; those need no class.
 """
 
@@ -26,13 +26,15 @@ class Mistake:
 
     words : what it is called; {} stands for its number
     seen : where the field met it
+    needs : whether kernels of a specification can make it
     """
 
     name: str
     words: str
     seen: str
     steps: type[Spec]
-    number: int | None = None
+    number: Any = None
+    needs: Callable[[Any], bool] = lambda spec: True
 
     @property
     def said(self) -> str:
@@ -45,7 +47,9 @@ class Mistake:
 MISTAKES: dict[type[Spec], list[Mistake]] = {}
 
 
-def mistake(words: str, seen: str = "", numbers: tuple[int, ...] = ()) -> Callable[[C], C]:
+def mistake(
+    words: str, seen: str = "", numbers: tuple[Any, ...] = (), needs: Callable[[Any], bool] = lambda spec: True
+) -> Callable[[C], C]:
     """Register a class as a mistake of its family; with numbers, one for each, as `number`."""
 
     def register(steps: C) -> C:
@@ -53,7 +57,7 @@ def mistake(words: str, seen: str = "", numbers: tuple[int, ...] = ()) -> Callab
         known = MISTAKES.setdefault(family, [])
         for number in numbers or (None,):
             made = steps if number is None else type(steps.__name__, (steps,), {"number": number})
-            known.append(Mistake(steps.__name__, words, seen, made, number))
+            known.append(Mistake(steps.__name__, words, seen, made, number, needs))
         return steps
 
     return register
@@ -91,5 +95,5 @@ def readings(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
                     continue
                 yield changed_convention(f.name, value, getattr(spec, f.name)), "", other
     all_families()
-    for each in MISTAKES.get(type(spec), []):
+    for each in filter(lambda m: m.needs(spec), MISTAKES.get(type(spec), [])):
         yield each.said, each.seen, each.of(spec)

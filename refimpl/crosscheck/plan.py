@@ -25,7 +25,12 @@ LENGTHS = {
     65: "a chunk of 64 and one more",
     129: "two chunks of 64 and one more",
 }
-LONG = {257: "two chunks of 128 and one more", 513: "a chunk of 512 and one more", 1025: "more than 1024 tokens"}
+LONG = {
+    257: "two chunks of 128 and one more",
+    512: "a chunk of 512",
+    513: "a chunk of 512 and one more",
+    1025: "more than 1024 tokens",
+}
 LONGEST = {4097: "a long text"}
 
 
@@ -37,7 +42,8 @@ class Case:
     n, d, m : tokens, and entries of a key and of a value
     start : begin from a state that is not zero
     position : of the first token
-    values : "whole" numbers, of which exact ones are made where that can be; "plain", "large", "tiny"
+    values : "whole" numbers, of which exact ones are made where that can be; "plain" ones of few
+             digits, "fine" ones with all digits of the dtype, "large", "tiny"
     memory : how the arrays lie: "plain", "strided", "reversed", "read-only"
     """
 
@@ -96,6 +102,7 @@ FACTORS: dict[str, Levels] = {
     "values": {
         "whole numbers": {"values": "whole"},
         "plain numbers": {"values": "plain"},
+        "fine numbers": {"values": "fine"},
         "tiny numbers": {"values": "tiny"},
         "large numbers": {"values": "large"},
     },

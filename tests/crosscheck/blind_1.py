@@ -676,7 +676,7 @@ def reshape_for_transpose(q, k, v):
     return (w @ v / w.sum(-1, keepdims=True)).reshape(q.shape[0], q.shape[2], q.shape[1], -1)
 
 
-@wrong("a packed row is split as (D, H), not (H, D)", axes="BT(HD)", normalise=False, call="q, k, v, 4, 2 -> o")
+@wrong("a packed row is split as (D, H), not (H, D)", axes="BT(HD)", normalise=False, call="q, k, v, heads, groups -> o")
 def packed_split_wrong(q, k, v, heads, groups):
     q, k, v = (x.reshape(*x.shape[:2], -1, h) for x, h in ((q, heads), (k, groups), (v, groups)))
     k, v = (np.repeat(x, heads // groups, axis=3) for x in (k, v))

@@ -270,7 +270,7 @@ def state_turned_by_shape(q, k, v):
     return np.stack(o, axis=2)
 
 
-@wrong("heads and entries are merged in Fortran's order", axes="BT(HD)", call="q, k, v, 4, 2 -> o", **ELU)
+@wrong("heads and entries are merged in Fortran's order", axes="BT(HD)", call="q, k, v, heads, groups -> o", **ELU)
 def merged_in_fortran_order(q, k, v, heads, groups):
     B, n = q.shape[:2]
     q, k, v = (x.reshape(B, n, h, -1).swapaxes(1, 2) for x, h in ((q, heads), (k, groups), (v, groups)))

@@ -11,8 +11,10 @@ import numpy as np
 
 from ...arrays import Array, HostArray
 from ...attention.feature_maps import FEATURE_MAPS, feature_map
-from ...attention.rope import Rope, angle_table
+from ...attention.rope import Rope, Table, angle_table
 from ...systems import System
+from ...systems.array import ArraySystem
+from ...systems.floats import array_namespace, device
 from ...systems.formats import FORMATS, round_to
 from ..axes import Axes
 from ..plan import Case
@@ -85,6 +87,11 @@ class LinearAttention(Spec):
     def state(self) -> tuple[str, ...]:
         return ("S", "z") if self.normalise else ("S",)
 
+    @property
+    def carries(self) -> bool:
+        """With RoPE, the rest of a text needs its position, too."""
+        return super().carries and (self.rope == "none" or "position" in self.calls.given)
+
     def refuses(self, case: Case) -> str:
         if self.sharing == "none" and case.groups != case.heads:
             return "k has as many heads as q"
@@ -98,46 +105,45 @@ class LinearAttention(Spec):
 
     def compute(self, x: Arrays, system: System) -> Arrays:
         q, k, v, S, z = (system.convert(x[name]) for name in ("q", "k", "v", "S", "z"))
-        n, position, xp = q.shape[-2], int(x.get("position", 0)), system.xp
-        S, z = self.first_state(S), self.first_state(z)
-        s = self.factor(x["q"].shape[-1])
-        q = q * number(system, s) if self.scale_place == "q" else q
-        if self.rope_place == "before":
-            q, k = self.rotated_q(q, position, system), self.rotated_k(k, position, system)
-        gq, gk = self.features_q(q), self.features_k(k)
-        fq, fk = gq, gk
-        if self.rope_place == "after":
-            fq, fk = self.rotated_q(gq, position, system), self.rotated_k(gk, position, system)
+        n, d, position = q.shape[-2], q.shape[-1], int(x.get("position", 0))
+        if self.scale_place == "q":
+            q = q * number(system, self.factor(d))
+        fq, fk, gq, gk = self.features(q, k, position, system)
+        v, z = self.values(v, position, system), z[..., None]
+        one = system.convert(np.ones((*v.shape[:-1], 1)))  # z is an S whose values are 1
         heads = self.head_of_keys(q.shape[1], k.shape[1])
-        transpose = xp.matrix_transpose
-        K, Z, V = (xp.take(a, heads, axis=1) for a in (fk, gk, v))
-        scores = weighed(system, fq @ transpose(K), self.seen(n))
-        num = scores @ V + weighed(system, fq @ xp.take(S, heads, axis=1), self.seen_of_state(n)[:, None])
-        out: Arrays = {}
+        num = self.read(fq, *choose_heads(system, heads, fk, v, S), self.seen(n), self.seen_of_state(n), system)
         if self.scale_place == "scores":
-            num = num * number(system, s)
+            num = num * number(system, self.factor(d))
+        out: Arrays = {"o": num}
         if self.normalise:
-            den = xp.sum(weighed(system, gq @ transpose(Z), self.seen_by_z(n)), axis=-1, keepdims=True)
-            of_state = gq @ xp.take(z, heads, axis=1)[..., None]
-            den = den + weighed(system, of_state, self.seen_of_z(n)[:, None])
+            den = self.read_z(gq, *choose_heads(system, heads, gk, one, z), self.seen_by_z(n), self.seen_of_z(n), system)
             if self.scale_place == "scores":
-                den = den * number(system, s)
+                den = den * number(system, self.factor_of_den(d))
             out["o"] = self.divided(num, den, system)
-        else:
-            out["o"] = num
-        kept = weighed(system, fk, self.kept(n)[:, None])
-        out["S"] = weighed(system, S, np.asarray(self.kept_of_state(n))) + transpose(kept) @ v
-        kept_z = weighed(system, gk, self.kept_by_z(n)[:, None])
-        out["z"] = weighed(system, z, np.asarray(self.kept_of_z(n))) + xp.sum(kept_z, axis=-2)
+        out["S"] = self.write(fk, v, S, self.kept(n), self.kept_of_state(n), system)
+        out["z"] = self.write_z(gk, one, z, self.kept_by_z(n), self.kept_of_z(n), system)[..., 0]
         return out
-
-    def first_state(self, S: Array) -> Array:
-        """The state to start from."""
-        return S
 
     def factor(self, d: int) -> Fraction | float:
         """The factor of the scores."""
         return d**-0.5 if self.scale == "d" else float(self.scale)
+
+    def factor_of_den(self, d: int) -> Fraction | float:
+        return self.factor(d)
+
+    def values(self, v: Array, position: int, system: System) -> Array:
+        """What is added up: v."""
+        return v
+
+    def features(self, q: Array, k: Array, position: int, system: System) -> tuple[Array, Array, Array, Array]:
+        """Of q and of k in the numerator, and of q and of k in the denominator."""
+        if self.rope_place == "before":
+            q, k = self.rotated_q(q, position, system), self.rotated_k(k, position, system)
+        gq, gk = self.features_q(q), self.features_k(k)
+        if self.rope_place == "before":
+            return gq, gk, gq, gk
+        return self.rotated_q(gq, position, system), self.rotated_k(gk, position, system), gq, gk
 
     def features_q(self, q: Array) -> Array:
         return self.phi_function(q)
@@ -156,16 +162,40 @@ class LinearAttention(Spec):
 
     def rotated(self, x: Array, positions: list[int], system: System) -> Array:
         """R_p x"""
-        width = self.rope_width or x.shape[-1]
         if self.rope == "none" or not positions:
             return x
-        base = Fraction(self.rope_base)
-        return Rope(angle_table(system, width, base=base), self.rope)(x, positions)
+        return Rope(self.table(self.rope_width or x.shape[-1], system), self.rope)(x, positions)
+
+    def table(self, width: int, system: System) -> Table:
+        """Positions -> cosines and sines of their angles p base^(−2i/width)."""
+        return angle_table(system, width, base=Fraction(self.rope_base))
 
     def head_of_keys(self, heads: int, groups: int) -> HostArray:
         """The head of k and v that each head of q takes."""
         each = np.arange(heads)
         return each % max(groups, 1) if self.sharing == "cyclic" else each // max(heads // max(groups, 1), 1)
+
+    def read(
+        self, f: Array, K: Array, V: Array, S: Array, seen: HostArray, of_state: HostArray, system: System
+    ) -> Array:
+        """f_t · (Σ_s seen[t, s] K_s V_sᵀ + of_state[t] S)"""
+        xp = system.xp
+        scores = weighed(system, f @ xp.matrix_transpose(K), seen)
+        # one sum, since a kernel may begin it with the state
+        return xp.concat([scores, weighed(system, f, of_state[:, None])], axis=-1) @ xp.concat([V, S], axis=-2)
+
+    def read_z(self, *steps: Any) -> Array:
+        """The same in the denominator."""
+        return self.read(*steps)
+
+    def write(self, K: Array, V: Array, S: Array, kept: HostArray, of_state: float, system: System) -> Array:
+        """Σ_s kept[s] K_s V_sᵀ + of_state S"""
+        xp, kept_keys = system.xp, weighed(system, K, kept[:, None])
+        of_itself = system.convert(np.broadcast_to(of_state * np.eye(S.shape[-2]), (*S.shape[:2], *[S.shape[-2]] * 2)).copy())
+        return xp.concat([xp.matrix_transpose(kept_keys), of_itself], axis=-1) @ xp.concat([V, S], axis=-2)
+
+    def write_z(self, *steps: Any) -> Array:
+        return self.write(*steps)
 
     def seen(self, n: int) -> HostArray:
         """(n, n): how often the numerator of token t counts token s."""
@@ -214,7 +244,7 @@ class LinearAttention(Spec):
         return case.values == "whole" and easy and wide and case.d >= 4
 
     def inputs(self, case: Case, dtype: str) -> Arrays:
-        """Whole numbers as in `whole_numbers`, or multiples of 1/8, made large or tiny."""
+        """Whole numbers as in `whole_numbers`, multiples of 1/8, made large or tiny, or fine numbers."""
         if case.values == "whole" and self.phi in EXACT_MAPS and case.d >= 4:
             return self.whole_numbers(case)
         rng, low = seeded(case), 1 if self.phi in ("identity", "relu", "relu2") else -16
@@ -226,6 +256,8 @@ class LinearAttention(Spec):
         S, z = rng.integers(-8, 9, (B, G, r, m)) / 8, rng.integers(1, 9, (B, G, r)) / 8
         state = {"S": S * case.start, "z": z * case.start}
         arrays = {"q": q, "k": k, "v": v} | state
+        if case.values == "fine":  # with all the digits of the dtype
+            arrays = {name: a * rng.uniform(0.75, 1.0, a.shape) for name, a in arrays.items()}
         return {name: round_to(a, dtype) for name, a in arrays.items()} | {"position": case.position}
 
     def whole_numbers(self, case: Case) -> Arrays:
@@ -233,7 +265,7 @@ class LinearAttention(Spec):
 
         Feature 0 is written as 1 and feature 1 as 16 by the first token, whose value is 0, or by
         the state. So a query of a in feature 0 and b in feature 1 adds a + 16 b to its denominator,
-        up to a power of two. Every other token writes one of the other features, and is read by all
+        up to a power of two, or to minus one if features may be negative. Every other token writes one of the other features, and is read by all
         later queries of that feature.
         """
         rng = seeded(case)
@@ -263,8 +295,10 @@ class LinearAttention(Spec):
             q[:, :, t, written[t]] = 1
             mass = (q[:, :, t] * counts[:, heads, t]).sum(-1)
             top = 2.0 ** np.ceil(np.log2(mass + 1))
+            if self.phi == "identity" and not self.eps:
+                top = top * rng.choice([-1.0, 1.0], top.shape)
             rest = top - mass
-            step = 2.0 ** max(int(top.max()).bit_length() - 13, 0)  # b stays a number of bfloat16
+            step = 2.0 ** max(int(abs(rest).max()).bit_length() - 12, 0)  # b stays a number of bfloat16
             q[:, :, t, 1] = np.floor(rest / (16 * step)) * step
             q[:, :, t, 0] = rest - 16 * q[:, :, t, 1]
         zero, less = EXACT_MAPS[self.phi]
@@ -275,22 +309,35 @@ class LinearAttention(Spec):
 
 def silu(x: Array) -> Array:
     """φ(x) = x / (1 + exp(−x))"""
-    from ...systems.floats import array_namespace
-
     return x / (1 + array_namespace(x).exp(-x))
 
 
-MORE_MAPS = {"silu": silu}
+def elu_and_one(x: Array) -> Array:
+    """φ(x) = elu(x) + 1, as it says: less accurate than max(x, 0) + exp(min(x, 0)) where that is small."""
+    xp = array_namespace(x)
+    zero = xp.zeros_like(x)
+    return xp.maximum(x, zero) + ((xp.exp(xp.minimum(x, zero)) - 1) + 1)
+
+
+MORE_MAPS = {"silu": silu, "elu+1": elu_and_one}
 
 
 def number(system: System, x: Fraction | float) -> Array:
     return system.convert(np.asarray(float(x)))
 
 
+def choose_heads(system: System, heads: HostArray, *arrays: Array) -> list[Array]:
+    """Of each array (batch, head, ...), these heads."""
+    index = heads if isinstance(system, ArraySystem) else system.xp.asarray(heads, device=device(arrays[0]))
+    return [system.xp.take(a, index, axis=1) for a in arrays]
+
+
 def weighed(system: System, x: Array, weights: HostArray) -> Array:
     """x times weights that are whole numbers, mostly 0 and 1, without a rounding for those."""
     xp, shape = system.xp, np.broadcast_shapes(x.shape, weights.shape)
     x, w = xp.broadcast_to(x, shape), np.broadcast_to(weights, shape)
-    if np.all((w == 0) | (w == 1)):
-        return xp.where(w == 1, x, xp.zeros_like(x))
+    if np.all((weights == 0) | (weights == 1)):
+        kept = w == 1
+        kept = kept if isinstance(system, ArraySystem) else xp.asarray(kept, device=device(x))
+        return xp.where(kept, x, xp.zeros_like(x))
     return x * system.convert(np.ascontiguousarray(w))
