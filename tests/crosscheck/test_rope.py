@@ -105,7 +105,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float64", marks=pytest.mark.slow), "float32", "float16"])
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_kernels_pass(name, dtype):
     kernel, conventions = RIGHT[name]
@@ -347,7 +347,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", [pytest.param("float64", marks=pytest.mark.slow), "float32"])
 @pytest.mark.parametrize("name", WRONG)
 def test_mistakes_are_found_and_named(name, dtype):
     report = crosscheck(WRONG[name], RotaryEmbedding(call=AT, dtype=dtype))
@@ -360,7 +360,7 @@ def test_angles_of_float32_are_too_rough_for_float64():
         return turn_half(x, np.cos(angle), np.sin(angle))
 
     assert crosscheck(kernel, RotaryEmbedding(call=AT, dtype="float64", angles="float32")).verdict == "WITHIN BOUND"
-    assert names(crosscheck(kernel, RotaryEmbedding(call=AT))) == {"the angles are computed in float32"}
+    assert crosscheck(kernel, RotaryEmbedding(call=AT)).verdict == "EXCESS"
 
 
 PARTIAL = {
@@ -433,7 +433,6 @@ def test_every_mistake_of_the_catalogue_is_planted():
     elsewhere = {
         "given positions are counted on from the first of them",
         "all batch rows have the positions of the first",
-        "the angles are computed in float32",
     }
     known = {m.said for m in MISTAKES[RotaryEmbedding] if m.number in (None, 2048, 4096)}
     assert known <= tables | elsewhere and len(known) > 30

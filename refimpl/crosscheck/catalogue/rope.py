@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...arrays import Array, HostArray
-from ...systems import RunningError, System
+from ...systems import System
+from ...systems.floats import array_namespace
 from ..families.rope import Circle, RotaryEmbedding, number
 from ..mistakes import mistake
 from ..running import rounded, value_of
@@ -187,13 +188,12 @@ class PositionsInBfloat16(RotaryEmbedding):
     narrow: ClassVar[str] = "bfloat16"
 
     def circle(self, positions: HostArray, d: int, system: System) -> Circle:
-        if not isinstance(system, RunningError):
-            return super().circle(positions, d, system)
-        angle = self.rounded_angles(positions, d, system)
-        return system.convert(angle.system.cos(angle)), system.convert(angle.system.sin(angle))
+        angle = self.narrow_angles(np.asarray(positions, dtype=np.float64)[..., None], d, self.rounds(system))
+        xp = array_namespace(angle)
+        return system.convert(xp.cos(angle)), system.convert(xp.sin(angle))
 
-    def rounded_angles(self, positions: HostArray, d: int, system: RunningError) -> Any:
-        return super().rounded_angles(rounded(positions, self.narrow), d, system)
+    def narrow_angles(self, positions: HostArray, d: int, system: System) -> Any:
+        return system.convert(rounded(positions, self.narrow)) * self.frequencies(d, system)
 
 
 @mistake("positions are rounded to float16")
@@ -203,12 +203,8 @@ class PositionsInFloat16(PositionsInBfloat16):
 
 @mistake("the frequencies are rounded to bfloat16", "gpt-neox#1003, transformers#29285: phases in bfloat16")
 class FrequenciesInBfloat16(PositionsInBfloat16):
-    def rounded_angles(self, positions: HostArray, d: int, system: RunningError) -> Any:
-        return RotaryEmbedding.rounded_angles(self, positions, d, system)
-
-    def frequencies(self, d: int, system: System) -> Any:
-        theta = super().frequencies(d, system)
-        return rounded(theta, self.narrow) if isinstance(system, RunningError) else theta
+    def narrow_angles(self, positions: HostArray, d: int, system: System) -> Any:
+        return system.convert(positions) * rounded(self.frequencies(d, system), self.narrow)
 
 
 @mistake("the frequencies are rounded to float16")
@@ -218,8 +214,8 @@ class FrequenciesInFloat16(FrequenciesInBfloat16):
 
 @mistake("the angles are rounded to bfloat16", "gpt-neox#1003, transformers#29285: phases in bfloat16")
 class AnglesInBfloat16(PositionsInBfloat16):
-    def rounded_angles(self, positions: HostArray, d: int, system: RunningError) -> Any:
-        return rounded(RotaryEmbedding.rounded_angles(self, positions, d, system), self.narrow)
+    def narrow_angles(self, positions: HostArray, d: int, system: System) -> Any:
+        return rounded(system.convert(positions) * self.frequencies(d, system), self.narrow)
 
 
 @mistake("the angles are rounded to float16")
@@ -229,8 +225,8 @@ class AnglesInFloat16(AnglesInBfloat16):
 
 @mistake("positions, frequencies and angles are rounded to bfloat16", "gpt-neox#1003, transformers#29285")
 class PhasesInBfloat16(FrequenciesInBfloat16):
-    def rounded_angles(self, positions: HostArray, d: int, system: RunningError) -> Any:
-        return rounded(super().rounded_angles(rounded(positions, self.narrow), d, system), self.narrow)
+    def narrow_angles(self, positions: HostArray, d: int, system: System) -> Any:
+        return rounded(super().narrow_angles(rounded(positions, self.narrow), d, system), self.narrow)
 
 
 @mistake("positions, frequencies and angles are rounded to float16")
@@ -250,10 +246,3 @@ class TableInBfloat16(RotaryEmbedding):
 @mistake("cos and sin are rounded to float16")
 class TableInFloat16(TableInBfloat16):
     narrow: ClassVar[str] = "float16"
-
-
-@mistake("the angles are computed in float32", "float32 angles are 9e-5 off at position 4000")
-class AnglesInFloat32(RotaryEmbedding):
-    def rounded_angles(self, positions: HostArray, d: int, system: RunningError) -> Any:
-        rounds = RunningError("float32")
-        return rounds.convert(np.asarray(positions, dtype=np.float64)[..., None]) * self.frequencies(d, rounds)

@@ -213,8 +213,9 @@ class PowersOfTwo(SoftmaxAttention):
 @mistake("the sum of the weights has 1 more")
 class OneMore(SoftmaxAttention):
     def weigh(self, scores: Array, seen: HostArray, system: System) -> Array:
-        one = system.xp.exp(-top_of(scores, seen, system))
-        return system.xp.concat([super().weigh(scores, seen, system), one], axis=-1)
+        top = system.convert(np.maximum(value_of(top_of(scores, seen, system)), 0.0))
+        exp = system.xp.exp
+        return system.xp.concat([hide(exp(scores - top), seen, system), exp(-top)], axis=-1)
 
     def read(self, w: Array, v: Array, system: System) -> Array:
         return (w[..., :-1] @ v) / system.xp.sum(w, axis=-1, keepdims=True)

@@ -181,15 +181,16 @@ class RotaryEmbedding(Spec):
         cos, sin = system.angles(theta, positions)
         if not isinstance(system, RunningError):
             return cos, sin
-        angle = self.rounded_angles(positions, d, system)
-        off_cos, off_sin = (f(angle).planes[1] for f in (angle.system.cos, angle.system.sin))
+        rounds: Any = self.rounds(system)
+        angle: Any = rounds.convert(np.asarray(positions, dtype=np.float64)[..., None]) * self.frequencies(d, rounds)
+        off_cos, off_sin = (f(angle).planes[1] for f in (rounds.xp.cos, rounds.xp.sin))
         return loosened(cos, off_cos), loosened(sin, off_sin)
 
-    def rounded_angles(self, positions: HostArray, d: int, system: RunningError) -> Any:
-        """pθ_i in the dtype of the angles, with the errors of a kernel."""
-        wide = system.format if FORMATS[system.format][0] >= 24 else "float32"
-        rounds = RunningError(self.angles or wide)
-        return rounds.convert(np.asarray(positions, dtype=np.float64)[..., None]) * self.frequencies(d, rounds)
+    def rounds(self, system: System) -> System:
+        """The system in which a kernel computes its angles."""
+        if not isinstance(system, RunningError):
+            return system
+        return RunningError(self.angles or (system.format if FORMATS[system.format][0] >= 24 else "float32"))
 
     def frequencies(self, d: int, system: System) -> Any:
         """(width/2,): θ_i, scaled."""
@@ -243,11 +244,12 @@ class RotaryEmbedding(Spec):
         return case.values == "whole" and (self.takes_table or still)
 
     def inputs(self, case: Case, dtype: str) -> Arrays:
-        """Multiples of 1/8 other than 0. Given positions have gaps, and begin anew halfway."""
+        """Numbers other than 0. Given positions have gaps, and begin anew halfway."""
         rng = seeded(case)
         shape = (case.batch, case.heads, case.n, case.d)
         size = {"large": 64.0, "tiny": 2.0**-10}.get(case.values, 1.0)
         x = rng.integers(1, 17, shape) * rng.choice([-1, 1], shape) / 8 * size
+        x = rng.normal(size=shape) if case.values == "fine" else x
         each, half = np.arange(case.n), case.n // 2
         positions = each[None]
         if "positions" in self.calls.given:

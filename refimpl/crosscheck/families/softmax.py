@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...arrays import Array, HostArray
+from ...errors import choose
 from ...systems import RunningError, System
-from ...systems.formats import FORMATS, round_to
+from ...systems.formats import round_to
 from ..plan import Case
 from ..running import loosened, value_of
 from ..spec import DTYPES, Arrays, Spec, convention, conventions, seeded
@@ -55,10 +57,13 @@ class SoftmaxAttention(Spec):
         super().__post_init__()
         who = type(self).__name__
         self.rotary  # noqa: B018  this refuses an unknown dtype of angles
-        if self.weights and self.weights not in DTYPES:
-            raise ValueError(f"{who}: `weights` must be one of {', '.join(DTYPES)}, got {self.weights!r}")
-        if self.scale != "d" and not 0 < float(self.scale) < math.inf:
+        if self.weights:
+            choose(who, "weights", self.weights, DTYPES)
+        if self.scale != "d" and not re.fullmatch(r"\d*\.?\d+(e[-+]?\d+)?", str(self.scale)):
             raise ValueError(f"{who}: `scale` must be 'd' or a positive number, got {self.scale!r}")
+        for name in ("window", "softcap"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{who}: `{name}` must be at least 0, got {getattr(self, name)}")
         if self.keys == "all" and self.calls.given & {"K", "V"}:
             raise ValueError(f"{who}: `keys` must be 'new' for a kernel that takes K and V, got 'all'")
 
@@ -130,13 +135,13 @@ class SoftmaxAttention(Spec):
         """The keys or values of the past."""
         return past
 
-    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Any:
         return self.turn(x, first, dtype, system)
 
-    def turn_k(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn_k(self, x: Array, first: int, dtype: str, system: System) -> Any:
         return self.turn(x, first, dtype, system)
 
-    def turn(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn(self, x: Array, first: int, dtype: str, system: System) -> Any:
         """R_p x, which a kernel may round to the dtype of its arrays."""
         if self.rope == "none":
             return x
@@ -202,11 +207,11 @@ class SoftmaxAttention(Spec):
         return case.values == "whole" and easy and self.factor(case.d, case.m, case.heads) >= FAR / 2**14
 
     def inputs(self, case: Case, dtype: str) -> Arrays:
-        """Tokens that read one other, or those of its kind; or multiples of 1/8; or large scores."""
+        """Tokens that read one other, or those of its kind; or any numbers; or large scores."""
         rng, M, n = seeded(case), self.past_of(case), case.n
         B, H, G, d = case.batch, case.heads, case.groups, case.d
-        k, v = (rng.integers(-16, 17, (B, G, M + n, w)) / 8 for w in (d, case.m))
-        q = rng.integers(-16, 17, (B, H, n, d)) / 8
+        shapes = (B, H, n, d), (B, G, M + n, d), (B, G, M + n, case.m)
+        q, k, v = ((2 * rng.integers(-64, 64, shape) + 1) / 64 for shape in shapes)
         if self.is_whole(case):
             q, k = self.whole_numbers(case)
         elif case.values == "large":
@@ -214,6 +219,8 @@ class SoftmaxAttention(Spec):
             own = -np.sign(k[:, self.head_of_keys(H, G), M:])  # each second one scores low with itself
             signs = np.where(np.arange(n)[:, None] % 2 == 0, own, rng.choice([-1.0, 1.0], own.shape))
             q = signs * 8 * rng.integers(8, 17, q.shape)
+        elif case.values == "fine":
+            q, k, v = (rng.normal(size=a.shape) for a in (q, k, v))
         elif case.values == "tiny":
             q, k, v = (a * 2.0**-10 for a in (q, k, v))
         past = M if self.keys == "new" else 0
@@ -231,7 +238,7 @@ class SoftmaxAttention(Spec):
         return far * (rows[wanted] - 1), rows[kinds]
 
     def targets(self, case: Case) -> tuple[HostArray, HostArray, bool]:
-        """Kinds of tokens (B, G, M + n), the kind that each new one reads, and if it reads one alone.
+        """Kinds of tokens (B, G, M + n), the kind that each reads, and whether it reads one alone.
 
         Such a token is one that has others of its kind which are hidden, if there is any.
         """
@@ -279,5 +286,5 @@ def spread(x: Any, dtype: str) -> Any:
     """x, which a kernel may round to this dtype."""
     if not isinstance(x.dtype, RunningError):
         return x
-    value, error = x.planes
-    return loosened(x, 2.0 ** -FORMATS[dtype][0] * (np.abs(value).astype(np.float64) + error))
+    narrow, (value, error) = RunningError(dtype), x.planes
+    return loosened(x, narrow.u * (np.abs(value).astype(np.float64) + error) + narrow.tiny)
