@@ -93,8 +93,12 @@ class Spec(ABC):
     def sizes_of(self, name: str, case: Case) -> dict[str, int]:
         """The length of each axis of an array, by its letter."""
 
+    def sizes_made(self, name: str, case: Case, x: Arrays) -> dict[str, int]:
+        """The same of a result, which a state may make longer."""
+        return self.sizes_of(name, case)
+
     def dtype_of(self, name: str, dtype: str) -> str:
-        """The dtype of an array, where most have this one."""
+        """The dtype of an array, where most have this one; int64 if it holds whole numbers."""
         return dtype
 
     @abstractmethod
