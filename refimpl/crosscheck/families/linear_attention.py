@@ -52,6 +52,7 @@ class LinearAttention(Spec):
     state_dtype: str = convention("", "the dtype of S and z (default: that in which it adds)")
 
     family: ClassVar[str] = "linear_attention"
+    small: ClassVar[tuple[str, ...]] = ("eps", "eps_place")
     given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "S", "z")
     made: ClassVar[tuple[str, ...]] = ("o", "S", "z")
 
@@ -86,6 +87,17 @@ class LinearAttention(Spec):
     @property
     def state(self) -> tuple[str, ...]:
         return ("S", "z") if self.normalise else ("S",)
+
+    def idle(self) -> set[str]:
+        found = {"rope_base", "rope_width", "rope_place"} if self.rope == "none" else set()
+        found |= {"eps", "eps_place"} if not self.normalise else {"eps_place"} if not self.eps else set()
+        alike = self.scale == "1" or (self.scale_place == "q" and self.phi in ("identity", "relu"))
+        return found | ({"scale_place"} if alike else set()) | ({"scale"} if self.scale_is_idle() else set())
+
+    def scale_is_idle(self) -> bool:
+        """A factor of numerator and denominator is none."""
+        linear = self.scale_place == "scores" or self.phi in ("identity", "relu", "relu2")
+        return self.normalise and linear and not self.eps
 
     @property
     def carries(self) -> bool:
@@ -258,6 +270,8 @@ class LinearAttention(Spec):
         size = {"large": 8.0, "tiny": 2.0**-10}.get(case.values, 1.0)
         q, k = (rng.integers(low, 17, (B, h, n, d)) / 8 * size for h in (H, G))
         v = rng.integers(-16, 17, (B, G, n, m)) / 8 * size
+        if case.values == "tiny" and self.phi in ("elu+1", "exp"):  # exp(−8): features are tiny, too
+            q, k = q - 8, k - 4
         r = self.features_of(d)
         S, z = rng.integers(-8, 9, (B, G, r, m)) / 8, rng.integers(1, 9, (B, G, r)) / 8
         state = {"S": S * case.start, "z": z * case.start}
