@@ -99,6 +99,8 @@ def agrees(other: Spec, trial: Trial) -> bool | None:
         if verdict in ("WRONG", "EXCESS") or np.isfinite(got[name][lost]).any():
             return None
         apart = np.abs(want.value - right[name].value) > want.bound
+        if not np.any(right[name].bound):  # where nothing rounds, it is enough to be nearer
+            apart = np.abs(want.value - got[name]) < np.abs(right[name].value - got[name])
         explained = explained or bool(np.any(apart | lost & np.isfinite(right[name].bound)))
     return False if explained else None
 

@@ -298,7 +298,7 @@ class Recurrence(Spec):
         x["u"] = rng.integers(-8, 9, shape["u"]) / 8
         x["S"] = rng.integers(-8, 9, shape["S"]) / 8 * size * case.start
         x["beta"] = rng.integers(1, 9, shape["beta"]) / 8
-        steps, high = {"large": (8, 8), "tiny": (1024, 4)}.get(case.values, (16, 5))
+        steps, high = {"large": (8, 8), "tiny": (1000, 4)}.get(case.values, (16, 5))
         w = 1 - rng.integers(0, high, shape["g"]) / steps
         if case.values == "fine":
             x = {name: a * rng.uniform(0.75, 1.0, a.shape) for name, a in x.items()}
