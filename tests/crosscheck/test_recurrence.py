@@ -532,7 +532,7 @@ def test_bounds_of_short_texts_are_small(spec):
 
 
 def test_decays_are_not_below_the_least():
-    spec = replace(SIMPLE, least=0.5)
+    spec = replace(SIMPLE, least_decay=0.5)
     for case in spec.plan()[::5]:
         assert np.all(spec.decays(spec.inputs(case, "float64"), PLAIN) >= 0.5 * (1 - 2.0**-50))
         assert not spec.is_exact(case, "float64")

@@ -63,7 +63,7 @@ class Recurrence(Spec):
     )
     gate_axes: str = convention("", "the order of the axes of g (default: those of q that the decay has)")
     gate_dtype: str = convention("", "the dtype of g (default: that of q)")
-    least: float = convention(0.0, "the least decay of a token that it is made for, as a factor")
+    least_decay: float = convention(0.0, "the least decay of a token that it is made for, as a factor")
     write: str = convention("add", "whether a token adds, corrects, or changes S by b aᵀ", "add", "delta", "rank")
     erases: str = convention("after", "whether it erases after or before the decay", "after", "before")
     beta: str = convention("none", "whether β is the factor of all that is written, or of v", "none", "write", "v")
@@ -272,7 +272,7 @@ class Recurrence(Spec):
 
     def is_exact(self, case: Case, dtype: str) -> bool:
         """Whole numbers, halves, and decays 0 and 1, which nothing rounds."""
-        fine = self.decay == "none" or self.gate == "dt" or ("T" not in self.axes_of("g").missing and not self.least)
+        fine = self.decay == "none" or self.gate == "dt" or ("T" not in self.axes_of("g").missing and not self.least_decay)
         power = math.frexp(self.factor(case.d))[0] == 0.5
         wide = FORMATS[self.sums_in(dtype)][0] >= 24
         return case.values == "whole" and fine and self.gate != "retnet" and power and wide and self.l2norm == "none"
@@ -319,7 +319,7 @@ class Recurrence(Spec):
             often = 2.0 ** -(3 + np.arange(shape["g"][1]) % 3)[None, :, None, None, None]
             w = 1.0 * (rng.random(shape["g"]) >= (0.5 if "T" in self.axes_of("g").missing else often))
         else:
-            w = np.maximum(rng.choice([1, 1, 1, 0.5, 0.25], shape["g"]), self.least)
+            w = np.maximum(rng.choice([1, 1, 1, 0.5, 0.25], shape["g"]), self.least_decay)
         unit = 2.0 if self.write == "add" and self.beta != "none" else 1.0
         top, draws = 2 if self.write == "add" else 5, list[Arrays]()
         for _ in range(3):
@@ -357,7 +357,7 @@ class Recurrence(Spec):
 
     def given_of(self, x: Arrays, w: HostArray) -> Arrays:
         """The arrays, with a g that makes the decays w; k and q are 1 if they are not given."""
-        w = np.maximum(w, self.least)
+        w = np.maximum(w, self.least_decay)
         with np.errstate(divide="ignore"):
             L = np.maximum(np.log(w), -NEVER)
             x["g"] = {"factor": w, "-log": -L, "-exp": np.maximum(np.log(-L), -NEVER)}.get(self.gate, L)
