@@ -272,7 +272,8 @@ class Recurrence(Spec):
 
     def is_exact(self, case: Case, dtype: str) -> bool:
         """Whole numbers, halves, and decays 0 and 1, which nothing rounds."""
-        fine = self.decay == "none" or self.gate == "dt" or ("T" not in self.axes_of("g").missing and not self.least_decay)
+        changing = "T" not in self.axes_of("g").missing and not self.least_decay
+        fine = self.decay == "none" or self.gate == "dt" or changing
         power = math.frexp(self.factor(case.d))[0] == 0.5
         wide = FORMATS[self.sums_in(dtype)][0] >= 24
         return case.values == "whole" and fine and self.gate != "retnet" and power and wide and self.l2norm == "none"
