@@ -121,22 +121,26 @@ def narrow_weights(scores, seen, dtype=ml_dtypes.bfloat16):
 
 RIGHT = {
     "plain": (attention, {}),
-    "past in k and v": (attention, {"keys": "all"}),
+    "heads in groups": (attention, {"sharing": "repeat"}),
+    "past in k and v": (attention, {"keys": "all", "sharing": "repeat"}),
     "with a cache": (with_cache, {"call": CACHE}),
     "not causal": (
         lambda q, k, v: attention(q, k, v, lambda n, N: np.ones((n, N), bool)),
-        {"mask": "full", "keys": "all"},
+        {"mask": "full", "keys": "all", "sharing": "repeat"},
     ),
     "a scale": (lambda q, k, v: attention(q, k, v, scale=0.3), {"scale": "0.3"}),
     "q is scaled": (lambda q, k, v: attention(q * q.dtype.type(0.5), k, v, scale=1), {"scale": "0.5"}),
-    "a window": (lambda q, k, v: attention(q, k, v, windowed(5)), {"window": 5, "keys": "all"}),
+    "a window": (lambda q, k, v: attention(q, k, v, windowed(5)), {"window": 5, "keys": "all", "sharing": "repeat"}),
     "a window on both sides": (
         lambda q, k, v: attention(
             q, k, v, lambda n, N: (windowed(4)(n, N) | ~bottom_right(n, N)) & (np.tri(n, N, N - n + 3) > 0)
         ),
-        {"window": 4, "mask": "full", "keys": "all"},
+        {"window": 4, "mask": "full", "keys": "all", "sharing": "repeat"},
     ),
-    "capped": (lambda q, k, v: attention(q, k, v, change=capped(20)), {"softcap": 20.0, "keys": "all"}),
+    "capped": (
+        lambda q, k, v: attention(q, k, v, change=capped(20)),
+        {"softcap": 20.0, "keys": "all", "sharing": "repeat"},
+    ),
     "cyclic heads": (
         lambda q, k, v: attention(q, *(np.tile(x, (1, q.shape[1] // k.shape[1], 1, 1)) for x in (k, v))),
         {"sharing": "cyclic"},
@@ -153,11 +157,11 @@ RIGHT = {
         lambda q, k, v, K, V, position: with_cache(rope(q, position), rope(k, position), v, K, V),
         {"rope": "half", "call": "q, k, v, K, V, position -> o, K, V"},
     ),
-    "block by block": (online, {"keys": "all"}),
-    "merged": (merged, {"keys": "all"}),
+    "block by block": (online, {"keys": "all", "sharing": "repeat"}),
+    "merged": (merged, {"keys": "all", "sharing": "repeat"}),
     "narrow weights": (
         lambda q, k, v: attention(q, k, v, weights=narrow_weights),
-        {"weights": "bfloat16", "keys": "all"},
+        {"weights": "bfloat16", "keys": "all", "sharing": "repeat"},
     ),
 }
 
@@ -197,9 +201,12 @@ def test_right_kernels_of_torch_pass(dtype, short):
             getattr(torch, dtype)
         )
 
-    narrow = SoftmaxAttention(dtype=dtype, sums=dtype, keys="all", library="torch")
+    narrow = SoftmaxAttention(dtype=dtype, sums=dtype, keys="all", sharing="repeat", library="torch")
     assert crosscheck(plain, narrow).verdict in ("WITHIN BOUND", "EXACT")
-    assert crosscheck(own, SoftmaxAttention(dtype=dtype, keys="all", library="torch")).verdict == "WITHIN BOUND"
+    assert (
+        crosscheck(own, SoftmaxAttention(dtype=dtype, keys="all", sharing="repeat", library="torch")).verdict
+        == "WITHIN BOUND"
+    )
 
 
 def test_the_formula_is_that_of_the_library():
@@ -216,7 +223,7 @@ def test_the_formula_is_that_of_the_library():
 
 
 def test_exact_inputs_read_one_token():
-    spec = SoftmaxAttention(keys="all")
+    spec = SoftmaxAttention(keys="all", sharing="repeat")
     exact = [case for case in spec.plan() if spec.is_exact(case, "float32") and case.n]
     assert len(exact) > 3 and max(case.n for case in exact) > 16 and any(case.start for case in exact)
     for case in exact:
@@ -371,7 +378,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_mistakes_are_found_and_named(name, short):
-    report = crosscheck(WRONG[name], SoftmaxAttention(dtype="float32", keys="all"))
+    report = crosscheck(WRONG[name], SoftmaxAttention(dtype="float32", keys="all", sharing="repeat"))
     assert report.verdict == "WRONG" and names(report) == {name}
 
 
@@ -391,7 +398,7 @@ WINDOW = {
 
 @pytest.mark.parametrize("name", WINDOW)
 def test_mistakes_of_windows_are_named(name, short):
-    report = crosscheck(WINDOW[name], SoftmaxAttention(dtype="float32", keys="all", window=5))
+    report = crosscheck(WINDOW[name], SoftmaxAttention(dtype="float32", keys="all", sharing="repeat", window=5))
     assert report.verdict == "WRONG" and names(report) == {name}
 
 
@@ -407,7 +414,7 @@ CAP = {
 
 @pytest.mark.parametrize("name", CAP)
 def test_mistakes_of_caps_are_named(name, short):
-    report = crosscheck(CAP[name], SoftmaxAttention(dtype="float32", keys="all", softcap=2.0))
+    report = crosscheck(CAP[name], SoftmaxAttention(dtype="float32", keys="all", sharing="repeat", softcap=2.0))
     assert report.verdict == "WRONG" and names(report) == {name}
 
 
@@ -482,7 +489,7 @@ def test_mistakes_are_named_in_bfloat16_of_torch(name, short):
         arrays = (x.to(torch.float32).numpy() for x in (q, k, v))
         return torch.from_numpy(WRONG[name](*arrays)).to(torch.bfloat16)
 
-    report = crosscheck(kernel, SoftmaxAttention(dtype="bfloat16", keys="all", library="torch"))
+    report = crosscheck(kernel, SoftmaxAttention(dtype="bfloat16", keys="all", sharing="repeat", library="torch"))
     assert report.verdict == "WRONG" and names(report) == {name}
 
 

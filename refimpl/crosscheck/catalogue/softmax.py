@@ -331,10 +331,10 @@ class PastOfFirstRow(SoftmaxAttention):
 
 @mistake("positions begin at 0, whatever came before", "transformers#46190: prefill and decode differ")
 class FromZero(SoftmaxAttention):
-    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Any:
         return super().turn_q(x, 0, dtype, system)
 
-    def turn_k(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn_k(self, x: Array, first: int, dtype: str, system: System) -> Any:
         return super().turn_k(x, 0, dtype, system)
 
 
@@ -346,17 +346,17 @@ class OneLate(SoftmaxAttention):
 
 @mistake("q has the positions 0, 1, …, whatever came before")
 class QueriesFromZero(SoftmaxAttention):
-    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Any:
         return super().turn_q(x, 0, dtype, system)
 
 
 @mistake("q is not turned by RoPE")
 class QueriesNotTurned(SoftmaxAttention):
-    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn_q(self, x: Array, first: int, dtype: str, system: System) -> Any:
         return x
 
 
 @mistake("k is not turned by RoPE")
 class KeysNotTurned(SoftmaxAttention):
-    def turn_k(self, x: Array, first: int, dtype: str, system: System) -> Array:
+    def turn_k(self, x: Array, first: int, dtype: str, system: System) -> Any:
         return x

@@ -54,7 +54,7 @@ class RotaryEmbedding(Spec):
     table_axes: str = convention("TD", "the order of the axes of given cos and sin: TD, 1TD, T1D")
 
     family: ClassVar[str] = "rope"
-    given: ClassVar[tuple[str, ...]] = ("x", "position", "positions", "cos", "sin")
+    given: ClassVar[tuple[str, ...]] = ("x", "positions", "cos", "sin")
     made: ClassVar[tuple[str, ...]] = ("o",)
 
     def __post_init__(self) -> None:

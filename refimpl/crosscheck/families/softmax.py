@@ -37,7 +37,9 @@ class SoftmaxAttention(Spec):
     window: int = convention(0, "how many tokens a token sees on each side, itself included (0: all)", others=(0,))
     scale: str = convention("d", "the factor of the scores: a number, or 'd' for d^(-1/2)", others=("d", "1"))
     softcap: float = convention(0.0, "a, if the scores become a tanh(scores/a)", others=(0.0, 50.0, 30.0))
-    sharing: str = convention("repeat", "head h of q takes h // repeats of k, or h mod groups", "repeat", "cyclic")
+    sharing: str = convention(
+        "none", "where k has fewer heads: head h takes h // repeats, or h mod groups", "none", "repeat", "cyclic"
+    )
     keys: str = convention(
         "new", "whether k and v hold the new tokens alone, or those of the past before them", "new", "all"
     )
@@ -49,7 +51,7 @@ class SoftmaxAttention(Spec):
     weights: str = convention("", "the dtype to which exp(scores) is rounded, if narrower", others=("",))
 
     family: ClassVar[str] = "softmax"
-    given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "K", "V", "position")
+    given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "K", "V")
     made: ClassVar[tuple[str, ...]] = ("o", "K", "V")
     at_once: ClassVar[bool] = False  # whether a step needs the scores of all tokens together
 
@@ -99,6 +101,8 @@ class SoftmaxAttention(Spec):
         return tuple(same.get(f.name, getattr(self, f.name)) for f in conventions(self))
 
     def refuses(self, case: Case) -> str:
+        if self.sharing == "none" and case.groups != case.heads:
+            return "k has as many heads as q"
         if self.rope != "none" and (
             why := self.rotary.refuses(replace(case, groups=case.heads, position=0, start=False))
         ):
