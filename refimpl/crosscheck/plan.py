@@ -98,7 +98,7 @@ FACTORS: dict[str, Levels] = {
         "an odd d": {"d": 5, "m": 2},
     },
     "start": {"from nothing": {"start": False}, "from a state": {"start": True}},
-    "position": {"from position 0": {"position": 0}, "far on": {"position": 5000}},
+    "position": {"from position 0": {"position": 0}, "far on": {"position": 7700}},
     "values": {
         "whole numbers": {"values": "whole"},
         "plain numbers": {"values": "plain"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -80,8 +81,7 @@ def call(function: Callable[..., Any], spec: Spec, case: Case, arrays: Arrays, d
 
 def surroundings() -> dict[str, Any]:
     """What belongs to the whole process, and no kernel should change."""
-    found: dict[str, Any] = {"the seed of NumPy": np.random.get_state()[1:3], "np.seterr": np.geterr()}
-    found["the seed of NumPy"] = str(found["the seed of NumPy"])
+    found: dict[str, Any] = {"the seed of NumPy": pickle.dumps(np.random.get_state()), "np.seterr": np.geterr()}
     if torch := sys.modules.get("torch"):
         found["torch's default dtype"] = str(torch.get_default_dtype())
         found["torch's grad mode"] = torch.is_grad_enabled()
