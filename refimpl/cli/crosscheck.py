@@ -10,6 +10,7 @@ from typing import Any
 
 from ..budget import budget
 from ..crosscheck.check import Report, attempt, crosscheck
+from ..crosscheck.guess import guess
 from ..crosscheck.mistakes import all_families
 from ..crosscheck.plan import Case
 from ..crosscheck.report import data_of, lines_of, program
@@ -23,6 +24,7 @@ from .prompt import add_limit
 from .screen import FAILURES, look_of_stdout
 
 STATUS = {"EXACT": 0, "WITHIN BOUND": 0, "WRONG": 1, "EXCESS": 1}
+MOST_READINGS = 8
 LARGEST = 10**6  # bytes of a file for --replay
 EPILOG = """
 A kernel that takes a state and returns it:
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--family", default="linear_attention", metavar="F", help=f"what it computes: {known} (default: linear_attention)")
     add("--full", action="store_true", help="long texts too")
     add("--plan", action="store_true", help="print the cases, each with its reason, and stop")
+    tried = "find out the conventions that are not stated, on tiny cases, and stop"
+    add("--guess", action="store_true", help=tried)
     add("--seed", type=int, default=0, metavar="N", help="other numbers and other pairs of conditions (default: 0)")
     add("--seconds", type=float, default=SECONDS, metavar="S", help=f"that a call may take (default: {SECONDS:g})")
     add("--replay", metavar="FILE", help=f"ask the kernel again about a case that failed, in a file of {FAILURES}/")
@@ -83,6 +87,8 @@ def run(options: argparse.Namespace) -> Outcome:
     if not options.kernel:
         raise ValueError("KERNEL must be given, as FILE.py:NAME or package.module:NAME")
     process, problems = Process(options.kernel, seconds_of(options)), list[Exception]()
+    if options.guess:
+        return guessed(process, spec)
     try:
         report = crosscheck(process, spec, seed=options.seed, full=options.full, progress=progress())
     finally:
@@ -98,6 +104,22 @@ def run(options: argparse.Namespace) -> Outcome:
     look = look_of_stdout()
     lines = [look.plain(line) if "\x1b" not in line else line for line in lines_of(report, look.width, look.paint)]
     return Outcome(STATUS.get(report.verdict, 2), "\n".join([*lines, *again]), tuple(problems), painted=True)
+
+
+def guessed(process: Process, spec: Spec) -> Outcome:
+    """The readings that agree with a kernel: one, or those that tiny cases do not tell apart."""
+    try:
+        found = guess(process, spec, stated=spec.differences(), progress=progress())
+    finally:
+        process.close()
+    progress()("")
+    if not found:
+        return Outcome(1, "No reading of the usual conventions agrees. State those that you know, or look for a mistake.")
+    lines = [str(other) for other in found[:MOST_READINGS]]
+    if len(found) == 1:
+        return Outcome(0, lines[0])
+    more = f", of which these have the fewest options" if len(found) > MOST_READINGS else ""
+    return Outcome(2, "\n".join([f"Tiny cases do not tell apart {len(found)} readings{more}:", *lines]))
 
 
 def seconds_of(options: argparse.Namespace) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .diagnose import Trial, look_alikes, pattern, shared
-from .judge import Judgement, expect, judge
+from .judge import Judgement, expect, judge, judge_result
 from .plan import Case
 from .report import Facet, Finding, Report
 from .spec import Spec
@@ -115,8 +115,8 @@ def split(subject: Subject, spec: Spec, dtype: str) -> str:
                     return f"{answer.problem or 'it died before'}, when T={n} is cut at token {j}"
                 parts.append(answer.results["o"])
                 state = {name: answer.results[name] for name in spec.state}
-            error = np.abs(np.concatenate(parts, axis=2) - want.value)
-            if not np.all(error <= want.bound):
+            judged = judge_result("o", np.concatenate(parts, axis=2), want, False, spec.dtype_of("o", dtype))
+            if judged.bad is not None:
                 return f"o is another when T={n} is cut at token {j}"
     return ""
 

@@ -53,11 +53,13 @@ class Spec(ABC):
     library: str = convention("numpy", "whose arrays it takes", *LIBRARIES)
     dtype: str = convention("float64", "the dtype of its arrays; of several, joined by commas, each is checked")
     sums: str = convention("", "the dtype in which it computes (default: the wider of float32 and its arrays')", others=DTYPES)
+    least: int = convention(0, "the fewest tokens that it takes")
     heads: int = convention(0, "the only number of heads that it can (0: any)")
     groups: int = convention(0, "the only number of heads of k and v that it can (0: any)")
     device: str = convention("", "where its arrays are: cpu, cuda")
 
     family: ClassVar[str]
+    small: ClassVar[tuple[str, ...]] = ()  # conventions that change little, as an ε
     given: ClassVar[tuple[str, ...]]  # the arrays that may be given
     made: ClassVar[tuple[str, ...]]  # the arrays that may come back
 
@@ -91,8 +93,12 @@ class Spec(ABC):
     def sizes_of(self, name: str, case: Case) -> dict[str, int]:
         """The length of each axis of an array, by its letter."""
 
+    def sizes_made(self, name: str, case: Case, x: Arrays) -> dict[str, int]:
+        """The same of a result, which a state may make longer."""
+        return self.sizes_of(name, case)
+
     def dtype_of(self, name: str, dtype: str) -> str:
-        """The dtype of an array, where most have this one."""
+        """The dtype of an array, where most have this one; int64 if it holds whole numbers."""
         return dtype
 
     @abstractmethod
@@ -132,6 +138,8 @@ class Spec(ABC):
             return "it takes no state"
         if case.position and "position" not in self.calls.given:
             return "it takes no position"
+        if case.n < self.least:
+            return f"it takes {self.least} tokens or more"
         for name, only in (("heads", self.heads), ("groups", self.groups)):
             if only and getattr(case, name) != only:
                 return f"it can {only} {name} only"
@@ -145,17 +153,18 @@ class Spec(ABC):
         """The inputs of a part of the text: of arrays with an axis of tokens, those tokens."""
         found = x | {"position": x.get("position", 0) + first}
         for name in self.given:
-            if isinstance(x.get(name), np.ndarray) and "T" in (axes := self.axes_of(name).ours):
-                found[name] = np.take(x[name], range(first, last), axis=axes.index("T"))
+            axes = self.axes_of(name)
+            if isinstance(x.get(name), np.ndarray) and "T" in set(axes.ours) - set(axes.missing):
+                found[name] = np.take(x[name], range(first, last), axis=axes.ours.index("T"))
         return found
 
     def mistaken(self, other: type[S], **changes: Any) -> S:
         """These conventions, but for some changes, with the steps of another class."""
         return other(**{f.name: getattr(self, f.name) for f in fields(self)} | changes)
 
-    def plain(self) -> tuple[Any, ...]:
-        """The conventions that matter: two specifications with the same ones say the same."""
-        return tuple(getattr(self, f.name) for f in conventions(self))
+    def idle(self) -> set[str]:
+        """The conventions that say nothing here, as the base of angles where there is no RoPE."""
+        return set()
 
     def differences(self) -> dict[str, Any]:
         """The conventions that are not the default ones."""

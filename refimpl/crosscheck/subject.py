@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,7 +68,7 @@ def call(function: Callable[..., Any], spec: Spec, case: Case, arrays: Arrays, d
     world = surroundings()
     try:
         returned = spec.calls.make(function, theirs)
-        found = {name: read_result(spec, name, x, case) for name, x in returned.items()}
+        found = {name: read_result(spec, name, x, spec.sizes_made(name, case, arrays)) for name, x in returned.items()}
     except ReturnedOther as error:
         return Answer(problem=str(error))
     except Exception as error:
@@ -81,7 +80,8 @@ def call(function: Callable[..., Any], spec: Spec, case: Case, arrays: Arrays, d
 
 def surroundings() -> dict[str, Any]:
     """What belongs to the whole process, and no kernel should change."""
-    found: dict[str, Any] = {"the seed of NumPy": pickle.dumps(np.random.get_state()), "np.seterr": np.geterr()}
+    state: Any = np.random.get_state()
+    found: dict[str, Any] = {"the seed of NumPy": (state[1].tobytes(), state[2]), "np.seterr": np.geterr()}
     if torch := sys.modules.get("torch"):
         found["torch's default dtype"] = str(torch.get_default_dtype())
         found["torch's grad mode"] = torch.is_grad_enabled()
@@ -89,11 +89,11 @@ def surroundings() -> dict[str, Any]:
     return found
 
 
-def read_result(spec: Spec, name: str, x: Any, case: Case) -> tuple[HostArray, str]:
+def read_result(spec: Spec, name: str, x: Any, sizes: dict[str, int]) -> tuple[HostArray, str]:
     """A result in our order, as float64, and its dtype."""
     if not hasattr(x, "shape") or not hasattr(x, "dtype"):
         raise ReturnedOther(f"{name} must be an array, got {type(x).__name__}")
-    sizes, axes, theirs = spec.sizes_of(name, case), spec.axes_of(name), host(x)
+    axes, theirs = spec.axes_of(name), host(x)
     if theirs.shape != (wanted := axes.shape(sizes)):
         raise ReturnedOther(f"{name} must have shape {wanted}, got {theirs.shape}")
     if theirs.dtype.kind not in "fV":
@@ -109,7 +109,10 @@ def hand_over(spec: Spec, name: str, x: Any, case: Case, dtype: str) -> Any:
     """An argument as the kernel takes it: its axes, library and dtype, and how it lies in memory."""
     if not isinstance(x, np.ndarray):
         return x
-    x, system = spec.axes_of(name).give(x), Float(spec.library, spec.dtype_of(name, dtype), spec.device or None)
+    x, kind, device = spec.axes_of(name).give(x), spec.dtype_of(name, dtype), spec.device or None
+    if kind == "int64":
+        return Float(spec.library, "float32").xp.asarray(x.astype(np.int64), device=device)
+    system = Float(spec.library, kind, device)
     if case.memory == "strided" and spec.library != "jax":
         double: Any = system.convert(np.repeat(x, 2, axis=-1))
         double[..., 1::2] = 7  # between the numbers, where nobody should read

@@ -1089,7 +1089,7 @@ def row_by_row(q, k, v):
     return np.stack([np.tril(a @ b.T) @ c for a, b, c in zip(q, k, v, strict=True)])
 
 
-@right(axes="BT(HD)", phi="elu+1", call="q, k, v, num_heads=4, kv_num_heads=2 -> o")
+@right(axes="BT(HD)", phi="elu+1", call="q, k, v, num_heads=heads, kv_num_heads=groups -> o")
 def packed(q, k, v, num_heads, kv_num_heads):
     q, k, v = (
         x.reshape(*x.shape[:2], h, x.shape[2] // h) for x, h in ((q, num_heads), (k, kv_num_heads), (v, kv_num_heads))

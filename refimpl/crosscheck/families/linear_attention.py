@@ -12,7 +12,7 @@ import numpy as np
 from ...arrays import Array, HostArray
 from ...attention.feature_maps import FEATURE_MAPS, feature_map
 from ...attention.rope import Rope, Table, angle_table
-from ...systems import System
+from ...systems import RunningError, System
 from ...systems.array import ArraySystem
 from ...systems.floats import array_namespace, device
 from ...systems.formats import FORMATS, round_to
@@ -52,6 +52,7 @@ class LinearAttention(Spec):
     state_dtype: str = convention("", "the dtype of S and z (default: that in which it adds)")
 
     family: ClassVar[str] = "linear_attention"
+    small: ClassVar[tuple[str, ...]] = ("eps", "eps_place")
     given: ClassVar[tuple[str, ...]] = ("q", "k", "v", "S", "z")
     made: ClassVar[tuple[str, ...]] = ("o", "S", "z")
 
@@ -86,6 +87,17 @@ class LinearAttention(Spec):
     @property
     def state(self) -> tuple[str, ...]:
         return ("S", "z") if self.normalise else ("S",)
+
+    def idle(self) -> set[str]:
+        found = {"rope_base", "rope_width", "rope_place"} if self.rope == "none" else set()
+        found |= {"eps", "eps_place"} if not self.normalise else {"eps_place"} if not self.eps else set()
+        alike = self.scale == "1" or (self.scale_place == "q" and self.phi in ("identity", "relu"))
+        return found | ({"scale_place"} if alike else set()) | ({"scale"} if self.scale_is_idle() else set())
+
+    def scale_is_idle(self) -> bool:
+        """A factor of numerator and denominator is none."""
+        linear = self.scale_place == "scores" or self.phi in ("identity", "relu", "relu2")
+        return self.normalise and linear and not self.eps
 
     @property
     def carries(self) -> bool:
@@ -182,7 +194,13 @@ class LinearAttention(Spec):
         xp = system.xp
         scores = weighed(system, f @ xp.matrix_transpose(K), seen)
         # one sum, since a kernel may begin it with the state
-        return xp.concat([scores, weighed(system, f, of_state[:, None])], axis=-1) @ xp.concat([V, S], axis=-2)
+        o = xp.concat([scores, weighed(system, f, of_state[:, None])], axis=-1) @ xp.concat([V, S], axis=-2)
+        if not isinstance(system, RunningError):
+            return o
+        f, K, V, S = (abs(a.planes[0]).astype(float) + a.planes[1] for a in (f, K, V, S))
+        size = (f @ K.swapaxes(-1, -2) * abs(seen)) @ V + (f @ S) * abs(of_state)[:, None]
+        # or it may multiply keys and values first, and add those
+        return system.wrap((o.planes[0], o.planes[1] + system.gamma(sum(K.shape[-2:]) + 2) * size))
 
     def read_z(self, *steps: Any) -> Array:
         """The same in the denominator."""
@@ -252,6 +270,8 @@ class LinearAttention(Spec):
         size = {"large": 8.0, "tiny": 2.0**-10}.get(case.values, 1.0)
         q, k = (rng.integers(low, 17, (B, h, n, d)) / 8 * size for h in (H, G))
         v = rng.integers(-16, 17, (B, G, n, m)) / 8 * size
+        if case.values == "tiny" and self.phi in ("elu+1", "exp"):  # exp(−8): features are tiny, too
+            q, k = q - 8, k - 4
         r = self.features_of(d)
         S, z = rng.integers(-8, 9, (B, G, r, m)) / 8, rng.integers(1, 9, (B, G, r)) / 8
         state = {"S": S * case.start, "z": z * case.start}
