@@ -65,7 +65,7 @@ def look_alikes(spec: Spec, trials: Sequence[Trial]) -> list[Likeness]:
 
 
 def telling(trials: Sequence[Trial], first: int = 3) -> list[Trial]:
-    """The trials with numbers, those first that leave few mistakes: failed ones, long passed ones."""
+    """The trials with numbers; failed ones and long passed ones, which leave few mistakes, first."""
     with_numbers = [t for t in trials if t.answer.results and t.case.n]
     short = [t for t in with_numbers if t.case.n <= LONG]
     long = sorted((t for t in with_numbers if t.case.n > LONG), key=lambda t: not t.wrong)

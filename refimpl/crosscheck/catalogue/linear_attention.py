@@ -119,7 +119,7 @@ class OnlySLostBetweenChunks(LostBetweenChunks):
         return 1.0
 
 
-@mistake("z is lost between chunks of {}, S is not", "", CHUNKS, needs=divides)
+@mistake("z is lost between chunks of {}, S is not", "", CHUNKS, needs=both(divides, returns_state))
 class OnlyZLostBetweenChunks(LinearAttention):
     number: ClassVar[int]
 
@@ -714,7 +714,7 @@ class RotatesDenominator(LinearAttention):
         return fq, fk, fq, fk
 
 
-@mistake("RoPE counts positions from 1", needs=rotates)
+@mistake("RoPE counts positions from 1", needs=both(rotates, returns_state))
 class PositionsFrom1(LinearAttention):
     def positions(self, n: int, first: int) -> list[int]:
         return super().positions(n, first + 1)
@@ -811,7 +811,7 @@ class HeadForPosition(LinearAttention):
 
 
 def rounded(system: System, x: Array, format: str) -> Array:
-    """The nearest numbers of a format."""
+    """The nearest numbers of a format, as if none were near the middle between two."""
     if isinstance(system, RunningError) and isinstance(x, SystemArray):
         value, error = x.planes
         return system.wrap((round_to(value, format).astype(value.dtype), error))
