@@ -17,8 +17,7 @@ from refimpl.crosscheck.check import check_dtype
 from refimpl.crosscheck.diagnose import Trial, look_alikes
 from refimpl.crosscheck.families.linear_attention import LinearAttention
 from refimpl.crosscheck.judge import expect, judge
-from refimpl.crosscheck.mistakes import MISTAKES, Mistake, all_families, changed_convention
-from refimpl.crosscheck.plan import Case
+from refimpl.crosscheck.mistakes import MISTAKES, all_families
 from refimpl.crosscheck.subject import Function
 from refimpl.systems.array import host
 
@@ -34,7 +33,7 @@ SPECS = {
     "scores": {**ELU, "scale": "d", "scale_place": "scores", "eps": 1e-6},
     "rope": {**ELU, "rope": "half"},
     "no state": {"call": "q, k, v -> o"},
-    "packed": {"call": "q, k, v, heads -> o", "axes": "BT(HD)"},
+    "packed": {"call": "q, k, v, heads=heads -> o", "axes": "BT(HD)"},
     "rope before": {**ELU, "rope": "interleaved", "rope_place": "before"},
     "rope without z": {"rope": "half", "normalise": False, "scale": "d"},
     "rope, no state": {**ELU, "rope": "half", "call": "q, k, v -> o"},
@@ -147,3 +146,160 @@ def test_a_mistake_is_named_in_torch(spec, mistake):
     pytest.importorskip("torch")
     spec = spec_of(spec, library="torch", dtype="float32")
     assert named(mistake, spec, spec.plan()) == names(mistake, spec)
+
+
+# A mistake, its number, the conventions, and the condition under which it shows
+CONDITIONS = [
+    ("LostBetweenChunks", 16, "plain", lambda c: c.n > 16),
+    ("LostBetweenChunks", 64, "plain", lambda c: c.n > 64),
+    ("DividesByChunk", 128, "plain", lambda c: c.n > 128),
+    ("PartialChunkZero", 64, "plain", lambda c: c.n % 64),
+    ("PaddingCounted", 16, "elu+1", lambda c: c.n % 16),
+    ("NotCausal", None, "plain", lambda c: c.n > 1),
+    ("OddLengthDropped", None, "plain", lambda c: c.n % 2),
+    ("NoFirstState", None, "plain", lambda c: c.start),
+    ("StateOfRow0", None, "plain", lambda c: c.start and c.batch > 1),
+    ("StateOfHead0", None, "plain", lambda c: c.start and c.heads > 1),
+    ("SquareStateTransposed", None, "plain", lambda c: c.start and c.d == c.m),
+    ("KeysOfHead0", None, "plain", lambda c: c.heads > 1),
+    ("DenominatorOverHeads", None, "plain", lambda c: c.heads > 1),
+    ("KeysOfRow0", None, "plain", lambda c: c.batch > 1),
+    ("PositionIgnored", None, "rope", lambda c: c.position),
+    ("PositionsClamped", 4096, "rope", lambda c: c.position),
+    ("PositionsWrapped", 2048, "rope", lambda c: c.position),
+    ("InputsRounded", "tfloat32", "plain", lambda c: c.values == "fine"),
+    ("AbsoluteDenominator", None, "plain", lambda c: c.values == "whole"),
+    pytest.param("LostBetweenChunks", 512, "plain", lambda c: c.n > 512, marks=pytest.mark.slow),
+    pytest.param("LengthCap", 1024, "plain", lambda c: c.n > 1024, marks=pytest.mark.slow),
+    pytest.param("Window", 1024, "rope", lambda c: c.n > 1024, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("name, number, spec, condition", CONDITIONS)
+def test_the_plan_has_the_condition(name, number, spec, condition):
+    """With these rows of the plan the kernel is wrong; without them nothing is seen."""
+    spec = spec_of(spec)
+    (mistake,) = (m for m in KNOWN if (m.name, m.number) == (name, number))
+    cases = [case for case in spec.plan() if case.n <= SHORT or (number or 0) in (512, 1024)]
+    found = trials(planted(mistake.of(spec)), spec, cases)
+    with_it, without = ([t for t in found if bool(condition(t.case)) is x] for x in (True, False))
+    assert any(t.wrong for t in with_it)
+    assert any(t.case.n for t in without) and not any(t.wrong for t in without)
+
+
+def right(spec, library="numpy"):
+    """The formula once more, token by token, in float64 of NumPy or float32 of torch."""
+    xp = __import__(library)
+    maps = {
+        "identity": lambda x: x,
+        "relu": lambda x: x * (x > 0),
+        "relu2": lambda x: (x * (x > 0)) ** 2,
+        "exp": xp.exp,
+        "silu": lambda x: x / (1 + xp.exp(-x)),
+        "elu+1": lambda x: xp.where(x > 0, x + 1, xp.exp(xp.where(x > 0, 0 * x, x))),
+    }
+    phi, wide = maps[spec.phi], getattr(xp, spec.sums_in(spec.dtype))
+
+    def cast(x, dtype):
+        return x.astype(dtype) if library == "numpy" else x.to(dtype)
+
+    def ordered(x, heads):
+        if spec.axes == "BT(HD)":
+            x = x.reshape(*x.shape[:2], heads, -1)
+        return {"BHTD": x, "BTHD": x.swapaxes(1, 2), "BT(HD)": x.swapaxes(1, 2), "TD": x[None, None]}[spec.axes]
+
+    def back(o):
+        if spec.axes == "BT(HD)":
+            o = o.swapaxes(1, 2)
+            return o.reshape(*o.shape[:2], -1)
+        return {"BHTD": o, "BTHD": o.swapaxes(1, 2), "TD": o[0, 0]}[spec.axes]
+
+    def turn(x, p):
+        """x, of which each pair is a complex number, times exp(i p θ)."""
+        if spec.rope == "none":
+            return x
+        w = spec.rope_width or x.shape[-1]
+        angle = p * float(spec.rope_base) ** (-np.arange(0, w, 2) / w)
+        cos, sin = (cast(xp.asarray(f(angle)), wide) for f in (np.cos, np.sin))
+        half = spec.rope == "half"
+        a, b = (x[..., : w // 2], x[..., w // 2 : w]) if half else (x[..., 0:w:2], x[..., 1:w:2])
+        a, b = a * cos - b * sin, a * sin + b * cos
+        pairs = xp.concatenate([a, b], -1) if half else xp.stack([a, b], -1).reshape(*a.shape[:-1], w)
+        return xp.concatenate([pairs, x[..., w:]], -1)
+
+    def kernel(q, k, v, S, z, position, heads, groups):
+        dtype, (q, k, v) = q.dtype, (cast(ordered(x, h), wide) for x, h in ((q, heads), (k, groups), (v, groups)))
+        S, S_dtype, z = cast(S, wide), S.dtype, cast(z, wide)
+        S = S.swapaxes(2, 3) if spec.state_axes == "BHVK" else S
+        share = np.arange(heads) % groups if spec.sharing == "cyclic" else np.arange(heads) // (heads // groups)
+        scale = q.shape[-1] ** -0.5 if spec.scale == "d" else float(spec.scale)
+        rows = []
+        for t in range(q.shape[2]):
+            p, x, y = position + t, q[:, :, t], k[:, :, t]
+            x = x * scale if spec.scale_place == "q" else x
+            if spec.rope_place == "before":
+                x, y = turn(x, p), turn(y, p)
+            x, y = phi(x), phi(y)
+            fx, fy = (turn(x, p), turn(y, p)) if spec.rope_place == "after" else (x, y)
+            new = S + fy[..., :, None] * v[:, :, t][..., None, :], z + y
+            read_S, read_z = (a[:, share] for a in (new if spec.reads == "after" else (S, z)))
+            S, z = new
+            o = (fx[..., None] * read_S).sum(-2)
+            den = (x * read_z).sum(-1)[..., None]
+            if spec.scale_place == "scores":
+                o, den = o * scale, den * scale
+            den = den + spec.eps if spec.eps_place == "add" else xp.maximum(den, 0 * den + spec.eps)
+            rows.append(o / den if spec.normalise else o)
+        o = xp.stack(rows, 2) if rows else 0 * (q @ S[:, share])
+        S = S.swapaxes(2, 3) if spec.state_axes == "BHVK" else S
+        return cast(back(o), dtype), cast(S, S_dtype), cast(z, S_dtype)
+
+    return kernel
+
+
+CALL = {"call": "q, k, v, S, z, position, heads, groups -> o, S, z"}
+LOW = {"library": "torch"}
+RIGHT = [
+    {},
+    {**ELU, "eps": 1e-6, "axes": "BTHD"},
+    {**ELU, "rope": "half", "sharing": "repeat", "state_axes": "BHVK"},
+    {"dtype": "bfloat16", **LOW},
+]
+RIGHT_TOO = [
+    {"eps": 1e-3},
+    {"eps": 1e-6, "eps_place": "max"},
+    {**ELU, "eps": 1e-12},
+    {**ELU, "scale": "d"},
+    {**ELU, "scale": "d", "scale_place": "scores", "eps": 1e-5},
+    {"scale": "0.25", "normalise": False},
+    {**ELU, "reads": "before", "eps": 1e-6},
+    {"reads": "before", "normalise": False},
+    {"phi": "relu", "eps": 1e-6},
+    {"phi": "relu2", "normalise": False},
+    {"phi": "exp"},
+    {"phi": "silu", "normalise": False},
+    {**ELU, "rope": "interleaved"},
+    {**ELU, "rope": "half", "rope_place": "before", "rope_base": 500000.0},
+    {"rope": "interleaved", "rope_width": 2, "normalise": False, "scale": "d"},
+    {"sharing": "cyclic"},
+    {"axes": "BT(HD)", "sharing": "repeat"},
+    {"axes": "TD"},
+    {"dtype": "float32"},
+    {"dtype": "float32", **LOW, **ELU, "rope": "half"},
+    {"dtype": "float16", **LOW},
+    {"dtype": "float16", **LOW, **ELU, "eps": 1e-6, "scale": "d"},
+    {"dtype": "bfloat16", **LOW, **ELU, "rope": "interleaved", "axes": "BTHD"},
+    {"dtype": "bfloat16", **LOW, "normalise": False, "sharing": "repeat"},
+]
+
+
+@pytest.mark.parametrize(
+    "conventions", [*RIGHT, *(pytest.param(c, marks=pytest.mark.slow) for c in RIGHT_TOO)], ids=str
+)
+def test_a_right_kernel_is_right(conventions):
+    if conventions.get("library") == "torch":
+        pytest.importorskip("torch")
+    spec = LinearAttention(**CALL, **conventions)
+    cases = spec.plan() if conventions in RIGHT_TOO else [case for case in spec.plan() if case.n <= SHORT]
+    found = check_dtype(Function(right(spec, spec.library)), spec, spec.dtype, cases, lambda line: None)
+    assert found.verdict in ("EXACT", "WITHIN BOUND"), (found.facets, found.others)
