@@ -65,12 +65,14 @@ def look_alikes(spec: Spec, trials: Sequence[Trial]) -> list[Likeness]:
 
 
 def telling(trials: Sequence[Trial], first: int = 3) -> list[Trial]:
-    """The trials with numbers, first a few that leave few mistakes: short failed ones, long passed ones."""
-    long, short = ([t for t in trials if t.answer.results and t.case.n and (t.case.n > LONG) is x] for x in (True, False))
+    """The trials with numbers; failed ones and long passed ones, which leave few mistakes, first."""
+    with_numbers = [t for t in trials if t.answer.results and t.case.n]
+    short = [t for t in with_numbers if t.case.n <= LONG]
+    long = sorted((t for t in with_numbers if t.case.n > LONG), key=lambda t: not t.wrong)
     failed, passed = [t for t in short if t.wrong], [t for t in short if not t.wrong][::-1]
     if failed:
         return [*failed[:first], *passed, *failed[first:], *long]
-    return [*passed[:first], *sorted(long, key=lambda t: not t.wrong), *passed[first:]]
+    return [*passed[:first], *long, *passed[first:]]
 
 
 @quiet()

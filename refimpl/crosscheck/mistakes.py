@@ -1,8 +1,8 @@
 """Mistakes that kernels make: each is a family with one step wrong.
 
 A mistake is found by its class, which `mistake` registers: what it is called, where the field met
-it, the numbers that it comes with, such as the length of a chunk, and what conventions it needs. A convention that is another
-than the specification says is a mistake, too; those need no class.
+it, the numbers that it comes with, such as the length of a chunk, and the conventions that it
+needs. A convention that is another than the specification says is a mistake, too, without a class.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def readings(spec: Spec) -> Iterator[tuple[str, str, Spec]]:
     """Every other reading of a kernel: what it is called, where it was met, and its steps."""
     for f in conventions(spec):
         for value in f.metadata["others"]:
-            if value != getattr(spec, f.name) and f.name not in ("library", "dtype", "call"):
+            if value != getattr(spec, f.name) and f.name not in ("library", "dtype", "sums", "call"):
                 try:
                     other = spec.mistaken(type(spec), **{f.name: value})
                 except (ValueError, TypeError):

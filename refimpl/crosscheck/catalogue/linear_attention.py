@@ -21,6 +21,14 @@ from ..spec import Arrays
 CHUNKS = (16, 32, 64, 128, 256, 512)
 NARROW = ("bfloat16", "float16")
 
+# Where the field met them
+PREFILL_AND_DECODE = "fla#285, #494, #92, transformers#46190: prefill and decode differ"
+Z_IN_STATE = "fla#267, #268, #594, #875, #130, #47: z is not in the state, or summed over heads"
+SHORT_OR_ODD = "fla#1140, #1142, #892: short or odd lengths, padding"
+STATE_AXES = "fla#776, #864, #905, sglang#20283, attention-gym#402: the axes of S"
+PHASES = "gpt-neox#1003, transformers#29285: angles in bfloat16"
+NARROW_STATE = "vllm#13466, TensorRT-LLM#14600, mlx-lm#988: the state in bfloat16"
+
 
 def takes_state(spec: LinearAttention) -> bool:
     return "S" in spec.calls.given
@@ -58,12 +66,17 @@ def chunk_of(n: int, size: int) -> HostArray:
 def same_chunk(n: int, size: int) -> HostArray:
     """(n, n): whether two tokens are of one chunk."""
     chunk = chunk_of(n, size)
-    return np.equal.outer(chunk, chunk)
+    return np.asarray(np.equal.outer(chunk, chunk))
 
 
 def is_border(n: int, size: int) -> HostArray:
     """(n,): whether a token is the last of its chunk."""
-    return np.arange(n) % size == size - 1
+    return np.asarray(np.arange(n) % size == size - 1)
+
+
+def ones_where(condition: Any) -> HostArray:
+    """Weights: 1 there, else 0."""
+    return np.asarray(condition, dtype=np.float64)
 
 
 def without(x: HostArray, lost: Any) -> HostArray:
@@ -74,18 +87,18 @@ def without(x: HostArray, lost: Any) -> HostArray:
 # Chunks
 
 
-@mistake("the state is lost between chunks of {}", "fla#285, #494: prefill and decode differ", CHUNKS)
+@mistake("the state is lost between chunks of {}", PREFILL_AND_DECODE, CHUNKS)
 class LostBetweenChunks(LinearAttention):
     number: ClassVar[int]
 
     def seen(self, n: int) -> HostArray:
-        return super().seen(n) * same_chunk(n, self.number)
+        return without(super().seen(n), ~same_chunk(n, self.number))
 
     def seen_of_state(self, n: int) -> HostArray:
-        return 1.0 * (chunk_of(n, self.number) == 0)
+        return ones_where(chunk_of(n, self.number) == 0)
 
     def kept(self, n: int) -> HostArray:
-        return 1.0 * (chunk_of(n, self.number) == max(n - 1, 0) // self.number)
+        return ones_where(chunk_of(n, self.number) == max(n - 1, 0) // self.number)
 
     def kept_of_state(self, n: int) -> float:
         return float(n <= self.number)
@@ -106,18 +119,18 @@ class OnlySLostBetweenChunks(LostBetweenChunks):
         return 1.0
 
 
-@mistake("z is lost between chunks of {}, S is not", "fla#267, #268: the normaliser is missing", CHUNKS, needs=divides)
+@mistake("z is lost between chunks of {}, S is not", "", CHUNKS, needs=both(divides, returns_state))
 class OnlyZLostBetweenChunks(LinearAttention):
     number: ClassVar[int]
 
     def seen_by_z(self, n: int) -> HostArray:
-        return super().seen_by_z(n) * same_chunk(n, self.number)
+        return without(super().seen_by_z(n), ~same_chunk(n, self.number))
 
     def seen_of_z(self, n: int) -> HostArray:
-        return 1.0 * (chunk_of(n, self.number) == 0)
+        return ones_where(chunk_of(n, self.number) == 0)
 
     def kept_by_z(self, n: int) -> HostArray:
-        return 1.0 * (chunk_of(n, self.number) == max(n - 1, 0) // self.number)
+        return ones_where(chunk_of(n, self.number) == max(n - 1, 0) // self.number)
 
     def kept_of_z(self, n: int) -> float:
         return float(n <= self.number)
@@ -128,27 +141,27 @@ class DividesByChunk(LinearAttention):
     number: ClassVar[int]
 
     def seen_by_z(self, n: int) -> HostArray:
-        return super().seen_by_z(n) * same_chunk(n, self.number)
+        return without(super().seen_by_z(n), ~same_chunk(n, self.number))
 
     def seen_of_z(self, n: int) -> HostArray:
-        return 1.0 * (chunk_of(n, self.number) == 0)
+        return ones_where(chunk_of(n, self.number) == 0)
 
 
-@mistake("the last, partial chunk of {} is not written into the state", "fla#1140", CHUNKS, needs=returns_state)
+@mistake("the last, partial chunk of {} is not written into the state", SHORT_OR_ODD, CHUNKS, needs=returns_state)
 class PartialChunkNotWritten(LinearAttention):
     number: ClassVar[int]
 
     def kept(self, n: int) -> HostArray:
-        return 1.0 * (np.arange(n) < n - n % self.number)
+        return ones_where(np.arange(n) < n - n % self.number)
 
 
-@mistake("the outputs of the last, partial chunk of {} are 0", "fla#1140", CHUNKS)
+@mistake("the outputs of the last, partial chunk of {} are 0", SHORT_OR_ODD, CHUNKS)
 class PartialChunkZero(LinearAttention):
     number: ClassVar[int]
 
     def compute(self, x: Arrays, system: System) -> Arrays:
         out, n = super().compute(x, system), x["q"].shape[2]
-        complete = 1.0 * (np.arange(n) < n - n % self.number)
+        complete = ones_where(np.arange(n) < n - n % self.number)
         return out | {"o": weighed(system, out["o"], complete[:, None])}
 
 
@@ -157,7 +170,7 @@ class StateBeforeLastChunk(LinearAttention):
     number: ClassVar[int]
 
     def kept(self, n: int) -> HostArray:
-        return 1.0 * (chunk_of(n, self.number) < max(n - 1, 0) // self.number)
+        return ones_where(chunk_of(n, self.number) < max(n - 1, 0) // self.number)
 
 
 @mistake("the last token of each chunk of {} is missing in the state", "", CHUNKS)
@@ -168,7 +181,7 @@ class BorderDropped(LinearAttention):
         return without(super().seen(n), is_border(n, self.number) & ~same_chunk(n, self.number))
 
     def kept(self, n: int) -> HostArray:
-        return 1.0 * ~is_border(n, self.number)
+        return ones_where(~is_border(n, self.number))
 
 
 @mistake("the last token of each chunk of {} is twice in the state", "", CHUNKS)
@@ -176,7 +189,8 @@ class BorderTwice(LinearAttention):
     number: ClassVar[int]
 
     def seen(self, n: int) -> HostArray:
-        return super().seen(n) * (1 + (is_border(n, self.number) & ~same_chunk(n, self.number)))
+        again = is_border(n, self.number) & ~same_chunk(n, self.number)
+        return np.where(again, 2.0, 1.0) * super().seen(n)
 
     def kept(self, n: int) -> HostArray:
         return 1.0 + is_border(n, self.number)
@@ -190,7 +204,7 @@ class FirstOfChunkDropped(LinearAttention):
         return without(super().seen(n), (np.arange(n) % self.number == 0) & ~same_chunk(n, self.number))
 
     def kept(self, n: int) -> HostArray:
-        return 1.0 * (np.arange(n) % self.number != 0)
+        return ones_where(np.arange(n) % self.number != 0)
 
 
 @mistake("within a chunk of {}, tokens see later ones", "", CHUNKS)
@@ -234,12 +248,12 @@ class StateInFirstChunk(LinearAttention):
     number: ClassVar[int]
 
     def seen_of_state(self, n: int) -> HostArray:
-        return 1.0 * (chunk_of(n, self.number) == 0)
+        return ones_where(chunk_of(n, self.number) == 0)
 
 
 @mistake(
     "zeros that fill up a chunk of {} are counted: φ(0) is not 0",
-    "fla#1140, #1142: short and odd lengths",
+    SHORT_OR_ODD,
     CHUNKS,
     needs=both(divides, returns_state, lambda spec: spec.phi in ("elu+1", "exp")),
 )
@@ -255,7 +269,7 @@ class PaddingCounted(LinearAttention):
 # The state
 
 
-@mistake("the first state is ignored", "", needs=takes_state)
+@mistake("the first state is ignored", PREFILL_AND_DECODE, needs=takes_state)
 class NoFirstState(LinearAttention):
     def seen_of_state(self, n: int) -> HostArray:
         return np.zeros(n)
@@ -264,7 +278,7 @@ class NoFirstState(LinearAttention):
         return 0.0
 
 
-@mistake("of the first state only S is taken, not z", "fla#267: the normaliser is missing", needs=both(takes_state, divides))
+@mistake("of the first state only S is taken, not z", Z_IN_STATE, needs=both(takes_state, divides))
 class NoFirstZ(LinearAttention):
     def seen_of_z(self, n: int) -> HostArray:
         return np.zeros(n)
@@ -273,13 +287,13 @@ class NoFirstZ(LinearAttention):
         return 0.0
 
 
-@mistake("of the first state only z is taken, not S", "", needs=both(takes_state, divides))
+@mistake("of the first state only z is taken, not S", needs=both(takes_state, divides))
 class NoFirstS(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         return super().compute(x | {"S": 0 * x["S"]}, system)
 
 
-@mistake("the first state is counted twice", "", needs=takes_state)
+@mistake("the first state is counted twice", needs=takes_state)
 class FirstStateTwice(LinearAttention):
     def seen_of_state(self, n: int) -> HostArray:
         return np.full(n, 2.0)
@@ -288,25 +302,25 @@ class FirstStateTwice(LinearAttention):
         return 2.0
 
 
-@mistake("the first state is read, but not passed on", "", needs=both(takes_state, returns_state))
+@mistake("the first state is read, but not passed on", needs=both(takes_state, returns_state))
 class FirstStateNotPassedOn(LinearAttention):
     def kept_of_state(self, n: int) -> float:
         return 0.0
 
 
-@mistake("the first state is passed on, but not read", "", needs=both(takes_state, returns_state))
+@mistake("the first state is passed on, but not read", needs=both(takes_state, returns_state))
 class FirstStateNotRead(LinearAttention):
     def seen_of_state(self, n: int) -> HostArray:
         return np.zeros(n)
 
 
-@mistake("all batch rows start from the state of row 0", "", needs=takes_state)
+@mistake("all batch rows start from the state of row 0", needs=takes_state)
 class StateOfRow0(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         return super().compute(x | {name: first_for_all(x[name], 0) for name in "Sz"}, system)
 
 
-@mistake("all heads start from the state of head 0", "", needs=takes_state)
+@mistake("all heads start from the state of head 0", needs=takes_state)
 class StateOfHead0(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         return super().compute(x | {name: first_for_all(x[name], 1) for name in "Sz"}, system)
@@ -316,51 +330,51 @@ def first_for_all(x: HostArray, axis: int) -> HostArray:
     return np.broadcast_to(np.take(x, [0], axis=axis), x.shape)
 
 
-@mistake("S is taken for (value, key) where it is square", "fla#776, #864, #905, sglang#20283", needs=takes_state)
+@mistake("S is taken for (value, key) where it is square", STATE_AXES, needs=takes_state)
 class SquareStateTransposed(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         S = x["S"]
         return super().compute(x | {"S": np.swapaxes(S, 2, 3) if S.shape[2] == S.shape[3] else S}, system)
 
 
-@mistake("S is returned as (value, key)", "fla#776, #864, #905", needs=returns_state)
+@mistake("S is returned as (value, key)", STATE_AXES, needs=returns_state)
 class StateReturnedTransposed(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         out = super().compute(x, system)
         return out | {"S": system.xp.matrix_transpose(out["S"])}
 
 
-@mistake("S is taken and returned as (value, key)", "fla#776, #864, #905", needs=both(takes_state, returns_state))
+@mistake("S is taken and returned as (value, key)", STATE_AXES, needs=both(takes_state, returns_state))
 class StateTransposed(StateReturnedTransposed):
     def compute(self, x: Arrays, system: System) -> Arrays:
         return super().compute(x | {"S": np.swapaxes(x["S"], 2, 3)}, system)
 
 
-@mistake("the returned state lacks the last token", "fla#494: prefill and decode differ", needs=returns_state)
+@mistake("the returned state lacks the last token", needs=returns_state)
 class LastTokenNotKept(LinearAttention):
     def kept(self, n: int) -> HostArray:
         return without(np.ones(n), np.arange(n) == n - 1)
 
 
-@mistake("the returned state lacks the first token", "", needs=returns_state)
+@mistake("the returned state lacks the first token", needs=returns_state)
 class FirstTokenNotKept(LinearAttention):
     def kept(self, n: int) -> HostArray:
         return without(np.ones(n), np.arange(n) == 0)
 
 
-@mistake("the returned state is the first one", "", needs=returns_state)
+@mistake("the returned state is the first one", needs=returns_state)
 class StateNeverUpdated(LinearAttention):
     def kept(self, n: int) -> HostArray:
         return np.zeros(n)
 
 
-@mistake("of the returned state only S is new, z is the first one", "fla#267", needs=both(returns_state, divides))
+@mistake("of the returned state only S is new, z is the first one", Z_IN_STATE, needs=both(returns_state, divides))
 class ZNeverUpdated(LinearAttention):
     def kept_by_z(self, n: int) -> HostArray:
         return np.zeros(n)
 
 
-@mistake("of the returned state only z is new, S is the first one", "", needs=both(returns_state, divides))
+@mistake("of the returned state only z is new, S is the first one", needs=both(returns_state, divides))
 class SNeverUpdated(LinearAttention):
     def kept(self, n: int) -> HostArray:
         return np.zeros(n)
@@ -393,7 +407,7 @@ class OwnTokenTwice(LinearAttention):
 @mistake("every token sees the last one")
 class LastLeaks(LinearAttention):
     def seen(self, n: int) -> HostArray:
-        return np.maximum(super().seen(n), np.arange(n) == n - 1)
+        return np.where(np.arange(n) == n - 1, 1.0, super().seen(n))
 
 
 @mistake("no token sees the first one")
@@ -425,16 +439,16 @@ class LengthCap(LinearAttention):
         return without(super().seen(n), np.arange(n) >= self.number)
 
     def kept(self, n: int) -> HostArray:
-        return 1.0 * (np.arange(n) < self.number)
+        return ones_where(np.arange(n) < self.number)
 
 
-@mistake("the last token of an odd length is dropped", "fla#1140, #1142: short and odd lengths")
+@mistake("the last token of an odd length is dropped", SHORT_OR_ODD)
 class OddLengthDropped(LinearAttention):
     def seen(self, n: int) -> HostArray:
         return without(super().seen(n), np.arange(n) >= n - n % 2)
 
     def kept(self, n: int) -> HostArray:
-        return 1.0 * (np.arange(n) < n - n % 2)
+        return ones_where(np.arange(n) < n - n % 2)
 
 
 @mistake("the output of a token is that of the one before")
@@ -466,7 +480,7 @@ class KeysOfRow0(LinearAttention):
         return super().compute(x | {"k": first_for_all(x["k"], 0)}, system)
 
 
-@mistake("z is summed over the heads", "fla#268, #594: the normaliser is summed over heads", needs=divides)
+@mistake("z is summed over the heads", Z_IN_STATE, needs=divides)
 class ZOverHeads(LinearAttention):
     def write_z(self, *steps: Any) -> Array:
         return over_heads(super().write_z(*steps))
@@ -475,7 +489,7 @@ class ZOverHeads(LinearAttention):
         return super().read_z(f, over_heads(K), V, over_heads(S), *steps)
 
 
-@mistake("the denominator is summed over the heads", "fla#268, #594: the normaliser is summed over heads", needs=divides)
+@mistake("the denominator is summed over the heads", Z_IN_STATE, needs=divides)
 class DenominatorOverHeads(LinearAttention):
     def read_z(self, *steps: Any) -> Array:
         return over_heads(super().read_z(*steps))
@@ -487,10 +501,10 @@ def over_heads(x: Array) -> Array:
     return xp.broadcast_to(xp.sum(x, axis=1, keepdims=True), x.shape)
 
 
-@mistake("tokens and heads are taken for each other", "fla#547: BHTD and BTHD", needs=lambda spec: not takes_state(spec))
+@mistake("tokens and heads are taken for each other", "fla#547", needs=lambda spec: not takes_state(spec))
 class TokensForHeads(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
-        B, H, n, m = x["v"].shape
+        B, _, n, m = x["v"].shape
         turned = {name: np.swapaxes(x[name], 1, 2) for name in "qkv"}
         r = self.features_of(x["k"].shape[3])
         nothing = {"S": np.zeros((B, n, r, m)), "z": np.zeros((B, n, r))}
@@ -498,18 +512,18 @@ class TokensForHeads(LinearAttention):
         return out | {"o": system.xp.moveaxis(out["o"], 1, 2)}
 
 
-@mistake(
-    "an axis of all heads' entries is read as (entry, head)", "fla#547", needs=lambda spec: "(HD)" in spec.axes
-)
+@mistake("an axis of all heads' entries is read as (entry, head)", needs=lambda spec: "(HD)" in spec.axes)
 class EntriesBeforeHeads(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         def read(a: HostArray) -> HostArray:
             B, H, n, d = a.shape
-            return np.moveaxis(np.moveaxis(a, 1, 2).reshape(B, n, d, H), 3, 1)
+            flat = np.moveaxis(a, 1, 2)
+            return np.moveaxis(flat.reshape(B, n, d, H), 3, 1)
 
         out, xp = super().compute(x | {name: read(x[name]) for name in "qkv"}, system), system.xp
-        B, H, n, m = out["o"].shape
-        return out | {"o": xp.moveaxis(xp.reshape(xp.moveaxis(out["o"], 1, 3), (B, n, H, m)), 2, 1)}
+        B, H, n, m = x["q"].shape[:3] + x["v"].shape[3:]
+        flat = xp.moveaxis(out["o"], 1, 3)
+        return out | {"o": xp.moveaxis(xp.reshape(flat, (B, n, H, m)), 2, 1)}
 
 
 @mistake("k and v are taken for each other")
@@ -527,44 +541,44 @@ class QueriesForKeys(LinearAttention):
 # The normaliser
 
 
-@mistake("the denominator counts later tokens, too", "performer-pytorch#9, #21", needs=divides)
+@mistake("the denominator counts later tokens, too", needs=divides)
 class ZNotCausal(LinearAttention):
     def seen_by_z(self, n: int) -> HostArray:
         return np.ones((n, n))
 
 
-@mistake("the denominator lacks the own token", "", needs=both(divides, lambda spec: spec.reads == "after"))
+@mistake("the denominator lacks the own token", needs=both(divides, lambda spec: spec.reads == "after"))
 class ZWithoutOwnToken(LinearAttention):
     def seen_by_z(self, n: int) -> HostArray:
         return np.tri(n, k=-1)
 
 
-@mistake("the denominator lacks the first state", "fla#267", needs=both(divides, takes_state))
+@mistake("the denominator lacks the first state", Z_IN_STATE, needs=both(divides, takes_state))
 class ZReadsNoState(LinearAttention):
     def seen_of_z(self, n: int) -> HostArray:
         return np.zeros(n)
 
 
-@mistake("it divides by |φ(q)·z|", "", needs=divides)
+@mistake("it divides by |φ(q)·z|", needs=both(divides, lambda spec: spec.phi in ("identity", "silu")))
 class AbsoluteDenominator(LinearAttention):
     def divided(self, num: Array, den: Array, system: System) -> Array:
         return super().divided(num, system.xp.maximum(den, -den), system)
 
 
-@mistake("it divides by max(φ(q)·z, 1)", "", needs=divides)
+@mistake("it divides by max(φ(q)·z, 1)", needs=divides)
 class DenominatorAtLeast1(LinearAttention):
     def divided(self, num: Array, den: Array, system: System) -> Array:
         return super().divided(num, system.xp.maximum(den, system.xp.ones_like(den)), system)
 
 
-@mistake("it divides by the number of tokens", "", needs=divides)
+@mistake("it divides by the number of tokens", needs=divides)
 class DividesByCount(LinearAttention):
     def divided(self, num: Array, den: Array, system: System) -> Array:
         count = np.arange(1.0, den.shape[-2] + 1)[:, None]
         return num / system.convert(np.broadcast_to(count, den.shape).copy())
 
 
-@mistake("z sums keys without φ", "", needs=both(divides, maps))
+@mistake("z sums keys without φ", needs=both(divides, maps))
 class ZWithoutMap(LinearAttention):
     def features(self, q: Array, k: Array, position: int, system: System) -> tuple[Array, Array, Array, Array]:
         fq, fk, gq, _ = super().features(q, k, position, system)
@@ -579,44 +593,44 @@ def with_scale(spec: LinearAttention, scale: float) -> LinearAttention:
     return replace(spec.mistaken(LinearAttention), scale=repr(scale))
 
 
-@mistake("the scale is applied twice", "", needs=scales)
+@mistake("the scale is applied twice", needs=scales)
 class ScaledTwice(LinearAttention):
     def factor(self, d: int) -> float:
         return float(super().factor(d)) ** 2
 
 
-@mistake("the scale is 1/d", "", needs=lambda spec: spec.scale != "d")
+@mistake("the scale is 1/d", needs=lambda spec: spec.scale != "d")
 class ScaleOfWidth(LinearAttention):
     def factor(self, d: int) -> float:
         return 1 / d
 
 
-@mistake("the scale is its inverse", "", needs=scales)
+@mistake("the scale is its inverse", needs=scales)
 class ScaleInverted(LinearAttention):
     def factor(self, d: int) -> float:
         return 1 / float(super().factor(d))
 
 
-@mistake("the scale is that of the width of v", "", needs=lambda spec: spec.scale == "d")
+@mistake("the scale is that of the width of v", needs=lambda spec: spec.scale == "d")
 class ScaleOfValues(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         return with_scale(self, x["v"].shape[3] ** -0.5).compute(x, system)
 
 
-@mistake("the scale is that of the width of all heads", "", needs=lambda spec: spec.scale == "d")
+@mistake("the scale is that of the width of all heads", needs=lambda spec: spec.scale == "d")
 class ScaleOfAllHeads(LinearAttention):
     def compute(self, x: Arrays, system: System) -> Arrays:
         _, heads, _, d = x["q"].shape
         return with_scale(self, (heads * d) ** -0.5).compute(x, system)
 
 
-@mistake("only the numerator is scaled", "", needs=both(scales, divides, lambda spec: spec.scale_place == "scores"))
+@mistake("only the numerator is scaled", needs=both(scales, divides, lambda spec: spec.scale_place == "scores"))
 class OnlyNumeratorScaled(LinearAttention):
     def factor_of_den(self, d: int) -> float:
         return 1.0
 
 
-@mistake("k is scaled as well as q", "", needs=both(scales, lambda spec: spec.scale_place == "q"))
+@mistake("k is scaled as well as q", needs=both(scales, lambda spec: spec.scale_place == "q"))
 class KeysScaled(LinearAttention):
     def features(self, q: Array, k: Array, position: int, system: System) -> tuple[Array, Array, Array, Array]:
         return super().features(q, k * number(system, self.factor(k.shape[-1])), position, system)
@@ -625,19 +639,19 @@ class KeysScaled(LinearAttention):
 # The feature map
 
 
-@mistake("φ is applied to q alone", "", needs=maps)
+@mistake("φ is applied to q alone", needs=maps)
 class MapOfQueriesAlone(LinearAttention):
     def features_k(self, k: Array) -> Array:
         return k
 
 
-@mistake("φ is applied to k alone", "", needs=maps)
+@mistake("φ is applied to k alone", needs=maps)
 class MapOfKeysAlone(LinearAttention):
     def features_q(self, q: Array) -> Array:
         return q
 
 
-@mistake("φ is applied twice", "", needs=maps)
+@mistake("φ is applied twice", needs=maps)
 class MapTwice(LinearAttention):
     def features_q(self, q: Array) -> Array:
         return super().features_q(super().features_q(q))
@@ -646,7 +660,7 @@ class MapTwice(LinearAttention):
         return super().features_k(super().features_k(k))
 
 
-@mistake("φ is elu without + 1", "", needs=lambda spec: spec.phi == "elu+1")
+@mistake("φ is elu without + 1", needs=lambda spec: spec.phi == "elu+1")
 class MapWithoutOne(LinearAttention):
     def features_q(self, q: Array) -> Array:
         return super().features_q(q) - 1
@@ -655,35 +669,35 @@ class MapWithoutOne(LinearAttention):
         return super().features_k(k) - 1
 
 
-@mistake("φ is applied to v, too", "", needs=maps)
+@mistake("φ is applied to v, too", needs=maps)
 class MapOfValues(LinearAttention):
     def values(self, v: Array, position: int, system: System) -> Array:
-        return self.phi_function(v)
+        return self.features_k(v)
 
 
 # RoPE
 
 
-@mistake("RoPE rotates q alone", "", needs=rotates)
+@mistake("RoPE rotates q alone", needs=rotates)
 class RotatesQueriesAlone(LinearAttention):
     def rotated_k(self, x: Array, first: int, system: System) -> Array:
         return x
 
 
-@mistake("RoPE rotates k alone", "", needs=rotates)
+@mistake("RoPE rotates k alone", needs=rotates)
 class RotatesKeysAlone(LinearAttention):
     def rotated_q(self, x: Array, first: int, system: System) -> Array:
         return x
 
 
-@mistake("RoPE rotates the other way", "", needs=rotates)
+@mistake("RoPE rotates the other way", needs=rotates)
 class RotatesBackwards(LinearAttention):
     def table(self, width: int, system: System) -> Table:
         right = super().table(width, system)
         return lambda positions: right([-p for p in positions])
 
 
-@mistake("RoPE rotates v, too", "", needs=rotates)
+@mistake("RoPE rotates v, too", needs=rotates)
 class RotatesValues(LinearAttention):
     def values(self, v: Array, position: int, system: System) -> Array:
         return self.rotated_k(v, position, system)
@@ -700,16 +714,14 @@ class RotatesDenominator(LinearAttention):
         return fq, fk, fq, fk
 
 
-@mistake("RoPE counts positions from 1", "", needs=rotates)
+@mistake("RoPE counts positions from 1", needs=both(rotates, returns_state))
 class PositionsFrom1(LinearAttention):
     def positions(self, n: int, first: int) -> list[int]:
         return super().positions(n, first + 1)
 
 
 @mistake(
-    "RoPE ignores the position of the first token",
-    "fla#92: prefill and decode differ",
-    needs=both(rotates, lambda spec: "position" in spec.calls.given),
+    "RoPE ignores the position of the first token", needs=both(rotates, lambda spec: "position" in spec.calls.given)
 )
 class PositionIgnored(LinearAttention):
     def positions(self, n: int, first: int) -> list[int]:
@@ -724,7 +736,7 @@ class PositionsPerChunk(LinearAttention):
         return [first + i % self.number for i in range(n)]
 
 
-@mistake("RoPE stops at position {}", "litgpt#2217", (512, 1024, 2048, 4096), needs=rotates)
+@mistake("RoPE stops at position {}", "", (512, 1024, 2048, 4096), needs=rotates)
 class PositionsClamped(LinearAttention):
     number: ClassVar[int]
 
@@ -732,7 +744,7 @@ class PositionsClamped(LinearAttention):
         return [min(p, self.number - 1) for p in super().positions(n, first)]
 
 
-@mistake("RoPE begins again at position {}", "litgpt#2217", (512, 1024, 2048, 4096), needs=rotates)
+@mistake("RoPE begins again at position {}", "", (512, 1024, 2048, 4096), needs=rotates)
 class PositionsWrapped(LinearAttention):
     number: ClassVar[int]
 
@@ -740,7 +752,7 @@ class PositionsWrapped(LinearAttention):
         return [p % self.number for p in super().positions(n, first)]
 
 
-@mistake("RoPE's positions are rounded to {}", "gpt-neox#1003, transformers#29285", NARROW, needs=rotates)
+@mistake("RoPE's positions are rounded to {}", PHASES, NARROW, needs=rotates)
 class PositionsRounded(LinearAttention):
     number: ClassVar[str]
 
@@ -758,7 +770,7 @@ def table_of(system: System, angle: Callable[[HostArray], HostArray]) -> Table:
     return table
 
 
-@mistake("RoPE's angles are rounded to {}", "gpt-neox#1003, transformers#29285", NARROW, needs=rotates)
+@mistake("RoPE's angles are rounded to {}", PHASES, NARROW, needs=rotates)
 class AnglesRounded(LinearAttention):
     number: ClassVar[str]
 
@@ -767,28 +779,28 @@ class AnglesRounded(LinearAttention):
         return table_of(system, lambda p: round_to(p * theta, self.number))
 
 
-@mistake("RoPE's exponent is i/d instead of 2i/d", "", needs=rotates)
+@mistake("RoPE's exponent is i/d instead of 2i/d", needs=rotates)
 class HalfExponent(LinearAttention):
     def table(self, width: int, system: System) -> Table:
         theta = [(Fraction(self.rope_base), Fraction(-i, width)) for i in range(width // 2)]
         return lambda positions: system.angles(theta, positions)
 
 
-@mistake("RoPE's frequencies are in reverse order", "", needs=rotates)
+@mistake("RoPE's frequencies are in reverse order", needs=rotates)
 class FrequenciesReversed(LinearAttention):
     def table(self, width: int, system: System) -> Table:
         theta = [(Fraction(self.rope_base), Fraction(-2 * i, width)) for i in reversed(range(width // 2))]
         return lambda positions: system.angles(theta, positions)
 
 
-@mistake("RoPE takes sines for cosines", "", needs=rotates)
+@mistake("RoPE takes sines for cosines", needs=rotates)
 class SinesForCosines(LinearAttention):
     def table(self, width: int, system: System) -> Table:
         right = super().table(width, system)
-        return lambda positions: right(positions)[::-1]  # type: ignore[return-value]
+        return lambda positions: right(positions)[::-1]
 
 
-@mistake("RoPE takes the number of the head for the position", "fla#547: BHTD and BTHD", needs=rotates)
+@mistake("RoPE takes the number of the head for the position", needs=rotates)
 class HeadForPosition(LinearAttention):
     def rotated(self, x: Array, positions: list[int], system: System) -> Array:
         turned = super().rotated(system.xp.moveaxis(x, 1, 2), list(range(x.shape[1])), system)
@@ -799,7 +811,7 @@ class HeadForPosition(LinearAttention):
 
 
 def rounded(system: System, x: Array, format: str) -> Array:
-    """The nearest numbers of a format."""
+    """The nearest numbers of a format, as if none were near the middle between two."""
     if isinstance(system, RunningError) and isinstance(x, SystemArray):
         value, error = x.planes
         return system.wrap((round_to(value, format).astype(value.dtype), error))
@@ -807,7 +819,7 @@ def rounded(system: System, x: Array, format: str) -> Array:
 
 
 class TokenByToken(LinearAttention):
-    """The same formula with a state that is kept in a narrow format."""
+    """The formula, token by token, with a state that is kept in a narrow format."""
 
     number: ClassVar[str]
 
@@ -823,13 +835,15 @@ class TokenByToken(LinearAttention):
         system, n = steps[-1], f.shape[-2]
         states = self.states(K, V, S, system)
         states = states[1:] if self.reads == "after" else states[:-1]
-        return system.xp.concat([f[..., :0, :] @ S, *(f[..., t : t + 1, :] @ states[t] for t in range(n))], axis=-2)
+        rows = [f[..., :0, :] @ S, *(f[..., t : t + 1, :] @ states[t] for t in range(n))]
+        o: Array = system.xp.concat(rows, axis=-2)
+        return o
 
     def write_narrow(self, K: Array, V: Array, S: Array, *steps: Any) -> Array:
         return self.states(K, V, S, steps[-1])[-1]
 
 
-@mistake("the state is rounded to {} after every token", "vllm#13466, TensorRT-LLM#14600, mlx-lm#988", NARROW)
+@mistake("the state is rounded to {} after every token", NARROW_STATE, NARROW)
 class StateRounded(TokenByToken):
     def read(self, *steps: Any) -> Array:
         return self.read_narrow(*steps)
@@ -864,7 +878,7 @@ class InputsRounded(LinearAttention):
         return super().compute(x | {name: round_to(x[name], self.number) for name in "qkv"}, system)
 
 
-@mistake("the returned state is rounded to {}", "vllm#13466", NARROW, needs=returns_state)
+@mistake("the returned state is rounded to {}", "", NARROW, needs=returns_state)
 class ReturnedStateRounded(LinearAttention):
     number: ClassVar[str]
 

@@ -315,7 +315,7 @@ class LinearAttention(Spec):
             q[:, :, t, written[t]] = 1
             mass = (q[:, :, t] * counts[:, heads, t]).sum(-1)
             top = 2.0 ** np.ceil(np.log2(mass + 1))
-            if self.phi == "identity" and not self.eps:
+            if self.phi == "identity" and (not self.eps or self.eps_place == "add"):
                 top = top * rng.choice([-1.0, 1.0], top.shape)
             rest = top - mass
             step = 2.0 ** max(int(abs(rest).max()).bit_length() - 12, 0)  # b stays a number of bfloat16
