@@ -12,7 +12,7 @@ import numpy as np
 from ...arrays import Array, HostArray
 from ...attention.rope import Table
 from ...systems import RunningError, System, SystemArray, system_of
-from ...systems.array import host
+from ...systems.array import Frequencies, host
 from ...systems.formats import round_to
 from ..families.linear_attention import LinearAttention, number, weighed
 from ..mistakes import mistake
@@ -599,7 +599,7 @@ class ScaledTwice(LinearAttention):
         return float(super().factor(d)) ** 2
 
 
-@mistake("the scale is 1/d", needs=lambda spec: spec.scale != "d")
+@mistake("the scale is 1/d", needs=lambda spec: spec.scale != "d" and not spec.scale_is_idle())
 class ScaleOfWidth(LinearAttention):
     def factor(self, d: int) -> float:
         return 1 / d
@@ -781,16 +781,14 @@ class AnglesRounded(LinearAttention):
 
 @mistake("RoPE's exponent is i/d instead of 2i/d", needs=rotates)
 class HalfExponent(LinearAttention):
-    def table(self, width: int, system: System) -> Table:
-        theta = [(Fraction(self.rope_base), Fraction(-i, width)) for i in range(width // 2)]
-        return lambda positions: system.angles(theta, positions)
+    def frequencies(self, width: int) -> Frequencies:
+        return [(Fraction(self.rope_base), Fraction(-i, width)) for i in range(width // 2)]
 
 
 @mistake("RoPE's frequencies are in reverse order", needs=rotates)
 class FrequenciesReversed(LinearAttention):
-    def table(self, width: int, system: System) -> Table:
-        theta = [(Fraction(self.rope_base), Fraction(-2 * i, width)) for i in reversed(range(width // 2))]
-        return lambda positions: system.angles(theta, positions)
+    def frequencies(self, width: int) -> Frequencies:
+        return super().frequencies(width)[::-1]
 
 
 @mistake("RoPE takes sines for cosines", needs=rotates)

@@ -11,13 +11,14 @@ import numpy as np
 
 from ...arrays import Array, HostArray
 from ...attention.feature_maps import FEATURE_MAPS, feature_map
-from ...attention.rope import Rope, Table, angle_table
+from ...attention.rope import Rope, Table
 from ...systems import RunningError, System
-from ...systems.array import ArraySystem
+from ...systems.array import ArraySystem, Frequencies
 from ...systems.floats import array_namespace, device
 from ...systems.formats import FORMATS, round_to
 from ..axes import Axes
 from ..plan import Case
+from ..running import loosened
 from ..spec import Arrays, Spec, convention, seeded
 
 EXACT_MAPS = {  # φ: what it makes 0, and what it takes from an integer f ≥ 1 to make f
@@ -46,7 +47,9 @@ class LinearAttention(Spec):
     rope_base: float = convention(10000.0, "the base of RoPE's angles", others=(10000.0, 500000.0, 1000.0))
     rope_width: int = convention(0, "how many entries RoPE rotates (0: all)", others=(0, 2))
     rope_place: str = convention("after", "whether RoPE comes after φ or before it", "after", "before")
-    sharing: str = convention("none", "where k has fewer heads: head h takes h // repeats, or h mod groups", "none", "repeat", "cyclic")
+    sharing: str = convention(
+        "none", "where k has fewer heads: head h takes h // repeats, or h mod groups", "none", "repeat", "cyclic"
+    )
     state_axes: str = convention("BHKV", "the order of the axes of S", others=("BHKV", "BHVK"))
     z_axes: str = convention("BHK", "the order of the axes of z")
     state_dtype: str = convention("", "the dtype of S and z (default: that in which it adds)")
@@ -129,7 +132,9 @@ class LinearAttention(Spec):
             num = num * number(system, self.factor(d))
         out: Arrays = {"o": num}
         if self.normalise:
-            den = self.read_z(gq, *choose_heads(system, heads, gk, one, z), self.seen_by_z(n), self.seen_of_z(n), system)
+            den = self.read_z(
+                gq, *choose_heads(system, heads, gk, one, z), self.seen_by_z(n), self.seen_of_z(n), system
+            )
             if self.scale_place == "scores":
                 den = den * number(system, self.factor_of_den(d))
             out["o"] = self.divided(num, den, system)
@@ -178,9 +183,26 @@ class LinearAttention(Spec):
             return x
         return Rope(self.table(self.rope_width or x.shape[-1], system), self.rope)(x, positions)
 
+    def frequencies(self, width: int) -> Frequencies:
+        """θ_i = base^(−2i/width), as bases and exponents."""
+        return [(Fraction(self.rope_base), Fraction(-2 * i, width)) for i in range(width // 2)]
+
     def table(self, width: int, system: System) -> Table:
-        """Positions -> cosines and sines of their angles p base^(−2i/width)."""
-        return angle_table(system, width, base=Fraction(self.rope_base))
+        """Positions -> cos pθ_i and sin pθ_i, and how far off a kernel is that rounds its angles."""
+        theta = self.frequencies(width)
+        if not isinstance(system, RunningError):
+            return lambda positions: system.angles(theta, positions)
+        rounds = RunningError(system.format if FORMATS[system.format][0] >= 24 else "float32")
+        log = rounds.function("log", number(rounds, self.rope_base))
+        powers = rounds.function("exp", rounds.convert(np.array([float(e) for _, e in theta])) * log)
+
+        def table(positions: Any) -> tuple[Array, Array]:
+            angle = rounds.convert(np.asarray(positions, dtype=np.float64)[:, None]) * powers
+            cos, sin = system.angles(theta, positions)
+            off = [rounds.function(name, angle).planes[1] for name in ("cos", "sin")]
+            return loosened(cos, off[0]), loosened(sin, off[1])
+
+        return table
 
     def head_of_keys(self, heads: int, groups: int) -> HostArray:
         """The head of k and v that each head of q takes."""
@@ -209,7 +231,9 @@ class LinearAttention(Spec):
     def write(self, K: Array, V: Array, S: Array, kept: HostArray, of_state: float, system: System) -> Array:
         """Σ_s kept[s] K_s V_sᵀ + of_state S"""
         xp, kept_keys = system.xp, weighed(system, K, kept[:, None])
-        of_itself = system.convert(np.broadcast_to(of_state * np.eye(S.shape[-2]), (*S.shape[:2], *[S.shape[-2]] * 2)).copy())
+        of_itself = system.convert(
+            np.broadcast_to(of_state * np.eye(S.shape[-2]), (*S.shape[:2], *[S.shape[-2]] * 2)).copy()
+        )
         return xp.concat([xp.matrix_transpose(kept_keys), of_itself], axis=-1) @ xp.concat([V, S], axis=-2)
 
     def write_z(self, *steps: Any) -> Array:
