@@ -47,18 +47,27 @@ def spec_of(name, **more):
     return LinearAttention(**{"call": STATE, **SPECS[name], **more})
 
 
+def unpacked(x, heads):
+    """BT(HD) as BTHD."""
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads)
+
+
+def packed(x):
+    return x.reshape(*x.shape[:2], x.shape[2] * x.shape[3])
+
+
 def planted(steps, library="numpy"):
     """The formula of these steps as a function of a library, with the axes of its specification."""
 
     def kernel(q, k, v, S=None, z=None, position=0, heads=0):
         x = {"q": q, "k": k, "v": v}
         if heads:
-            x = {name: a.reshape(*a.shape[:2], heads, -1).swapaxes(1, 2) for name, a in x.items()}
+            x = {name: unpacked(a, heads).swapaxes(1, 2) for name, a in x.items()}
         B, G, _, d = x["k"].shape
         nothing = {"S": np.zeros((B, G, d, x["v"].shape[3])), "z": np.zeros((B, G, d))}
         x = {name: host(a) for name, a in x.items()} | (nothing if S is None else {"S": host(S), "z": host(z)})
         out = steps.compute(x | {"position": position}, Float(library, steps.dtype))
-        o = out["o"].swapaxes(1, 2).reshape(*q.shape[:2], -1) if heads else out["o"]
+        o = packed(out["o"].swapaxes(1, 2)) if heads else out["o"]
         return o if S is None else (o, out["S"], out["z"])
 
     return kernel
@@ -208,15 +217,16 @@ def right(spec, library="numpy"):
         return x.astype(dtype) if library == "numpy" else x.to(dtype)
 
     def ordered(x, heads):
-        if spec.axes == "BT(HD)":
-            x = x.reshape(*x.shape[:2], heads, -1)
-        return {"BHTD": x, "BTHD": x.swapaxes(1, 2), "BT(HD)": x.swapaxes(1, 2), "TD": x[None, None]}[spec.axes]
+        if spec.axes == "TD":
+            return x[None, None]
+        x = unpacked(x, heads) if spec.axes == "BT(HD)" else x
+        return x if spec.axes == "BHTD" else x.swapaxes(1, 2)
 
     def back(o):
-        if spec.axes == "BT(HD)":
-            o = o.swapaxes(1, 2)
-            return o.reshape(*o.shape[:2], -1)
-        return {"BHTD": o, "BTHD": o.swapaxes(1, 2), "TD": o[0, 0]}[spec.axes]
+        if spec.axes == "TD":
+            return o[0, 0]
+        o = o if spec.axes == "BHTD" else o.swapaxes(1, 2)
+        return packed(o) if spec.axes == "BT(HD)" else o
 
     def turn(x, p):
         """x, of which each pair is a complex number, times exp(i p θ)."""
