@@ -65,7 +65,7 @@ def look_alikes(spec: Spec, trials: Sequence[Trial]) -> list[Likeness]:
 
 
 def telling(trials: Sequence[Trial], first: int = 3) -> list[Trial]:
-    """The trials with numbers; failed ones and long passed ones, which leave few mistakes, first."""
+    """The trials with numbers; first failed ones and long passed ones, which leave few mistakes."""
     with_numbers = [t for t in trials if t.answer.results and t.case.n]
     short = [t for t in with_numbers if t.case.n <= LONG]
     long = sorted((t for t in with_numbers if t.case.n > LONG), key=lambda t: not t.wrong)
@@ -79,7 +79,8 @@ def telling(trials: Sequence[Trial], first: int = 3) -> list[Trial]:
 def agrees(other: Spec, trial: Trial) -> bool | None:
     """Does another reading give the numbers of a trial? None if not, True if the same bits.
 
-    Where a trial failed, the reading must be another than the right one by more than it may round.
+    Where a trial failed, the reading must be another than the right one by more than it may round,
+    unless its own bounds say nothing there.
     """
     got, right = trial.answer.results, trial.expected
     try:
@@ -96,15 +97,17 @@ def agrees(other: Spec, trial: Trial) -> bool | None:
         return None
     explained = not trial.wrong
     for name, want in expected.items():
-        lost = ~np.isfinite(plain[name])
         verdict = judge_result(name, got[name], want, False, formats[name]).verdict
-        if verdict in ("WRONG", "EXCESS") or np.isfinite(got[name][lost]).any():
+        if verdict in ("WRONG", "EXCESS") or np.isfinite(got[name][~np.isfinite(plain[name])]).any():
             return None
         apart = np.abs(want.value - right[name].value) > want.bound
         if not np.any(right[name].bound):  # where nothing rounds, it is enough to be nearer
             apart = np.abs(want.value - got[name]) < np.abs(right[name].value - got[name])
-        explained = explained or bool(np.any(apart | lost & np.isfinite(right[name].bound)))
-    return False if explained else None
+        lost = ~np.isfinite(got[name]) & ~np.isfinite(want.bound) & np.isfinite(right[name].bound)
+        explained = explained or bool(np.any(apart | lost))
+    bad = {j.result: j.bad for j in trial.wrong if j.bad is not None}
+    silent = bad and not any(np.any(where & np.isfinite(expected[name].bound)) for name, where in bad.items())
+    return False if explained or silent else None
 
 
 def pattern(bad: HostArray) -> str:

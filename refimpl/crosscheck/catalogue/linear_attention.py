@@ -11,11 +11,12 @@ import numpy as np
 
 from ...arrays import Array, HostArray
 from ...attention.rope import Table
-from ...systems import RunningError, System, SystemArray, system_of
+from ...systems import RunningError, System, system_of
 from ...systems.array import Frequencies, host
 from ...systems.formats import round_to
 from ..families.linear_attention import LinearAttention, number, weighed
 from ..mistakes import mistake
+from ..running import rounded
 from ..spec import Arrays
 
 CHUNKS = (16, 32, 64, 128, 256, 512)
@@ -48,6 +49,10 @@ def rotates(spec: LinearAttention) -> bool:
 
 def scales(spec: LinearAttention) -> bool:
     return spec.scale != "1"
+
+
+def reads_after(spec: LinearAttention) -> bool:
+    return spec.reads == "after"
 
 
 def maps(spec: LinearAttention) -> bool:
@@ -392,13 +397,13 @@ class NotCausal(LinearAttention):
         return np.ones((n, n))
 
 
-@mistake("each token sees the next one")
+@mistake("each token sees the next one", needs=reads_after)
 class SeesNext(LinearAttention):
     def seen(self, n: int) -> HostArray:
-        return np.tri(n, k=1 if self.reads == "after" else 0)
+        return np.tri(n, k=1)
 
 
-@mistake("each token counts itself twice")
+@mistake("each token counts itself twice", needs=reads_after)
 class OwnTokenTwice(LinearAttention):
     def seen(self, n: int) -> HostArray:
         return super().seen(n) + np.eye(n)
@@ -547,7 +552,7 @@ class ZNotCausal(LinearAttention):
         return np.ones((n, n))
 
 
-@mistake("the denominator lacks the own token", needs=both(divides, lambda spec: spec.reads == "after"))
+@mistake("the denominator lacks the own token", needs=both(divides, reads_after))
 class ZWithoutOwnToken(LinearAttention):
     def seen_by_z(self, n: int) -> HostArray:
         return np.tri(n, k=-1)
@@ -808,12 +813,27 @@ class HeadForPosition(LinearAttention):
 # Precision
 
 
-def rounded(system: System, x: Array, format: str) -> Array:
-    """The nearest numbers of a format, as if none were near the middle between two."""
-    if isinstance(system, RunningError) and isinstance(x, SystemArray):
-        value, error = x.planes
-        return system.wrap((round_to(value, format).astype(value.dtype), error))
-    return system.convert(round_to(host(x), format))
+def nearest(system: System, x: Array, format: str) -> Array:
+    """The nearest numbers of a format."""
+    return rounded(x, format) if isinstance(system, RunningError) else system.convert(round_to(host(x), format))
+
+
+def nearest_sum(system: System, S: Array, k: Array, v: Array, format: str) -> Array:
+    """The nearest numbers of a format to S + k vᵀ, which are certain where that sum is exact."""
+    sums = S + system.xp.matrix_transpose(k) @ v
+    if not isinstance(system, RunningError):
+        return nearest(system, sums, format)
+    (S, off), (k, off_k), (v, off_v), (x, error) = (as_floats(a) for a in (S, k, v, sums))
+    exact = (off == 0) & (S + np.swapaxes(k, -1, -2) @ v == x) & ~np.any(off_k) & ~np.any(off_v)
+    near = round_to(x, format)
+    apart = np.maximum(*(np.abs(round_to(x + side * error, format) - near) for side in (-1, 1)))
+    return system.wrap((near, np.where(exact, 0.0, apart)))
+
+
+def as_floats(x: Any) -> tuple[HostArray, HostArray]:
+    """Numbers with a running error, and that error."""
+    value, error = x.planes
+    return np.asarray(value, dtype=np.float64), np.asarray(error, dtype=np.float64)
 
 
 class TokenByToken(LinearAttention):
@@ -823,10 +843,10 @@ class TokenByToken(LinearAttention):
 
     def states(self, K: Array, V: Array, S: Array, system: System) -> list[Array]:
         """The state before each token, and after the last."""
-        found = [rounded(system, S, self.number)]
+        found = [nearest(system, S, self.number)]
         for t in range(K.shape[-2]):
-            added = system.xp.matrix_transpose(K[..., t : t + 1, :]) @ V[..., t : t + 1, :]
-            found.append(rounded(system, found[-1] + added, self.number))
+            k, v = K[..., t : t + 1, :], V[..., t : t + 1, :]
+            found.append(nearest_sum(system, found[-1], k, v, self.number))
         return found
 
     def read_narrow(self, f: Array, K: Array, V: Array, S: Array, *steps: Any) -> Array:
@@ -882,4 +902,4 @@ class ReturnedStateRounded(LinearAttention):
 
     def compute(self, x: Arrays, system: System) -> Arrays:
         out = super().compute(x, system)
-        return out | {name: rounded(system, out[name], self.number) for name in "Sz"}
+        return out | {name: nearest(system, out[name], self.number) for name in "Sz"}
