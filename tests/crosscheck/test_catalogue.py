@@ -101,6 +101,7 @@ TWO_NAMES = {
     "InputsRounded tfloat32": ("q, k and v are rounded to float16", "both have 11 bits; no input is below 2^-14"),
 }
 NO_STATE = {
+    "PositionsWrapped 512": ("RoPE begins again in each chunk of 512", "every text begins at position 0"),
     "RotatesBackwards": ("RoPE takes sines for cosines", "a quarter turn more for q and for k cancels"),
     "HeadForPosition": ("--rope none, where half was stated", "q and k of a head are turned by the same"),
     "SinesForCosines": ("RoPE rotates the other way", "a quarter turn more for q and for k cancels"),
