@@ -27,6 +27,7 @@ LAYERS = (
     ("descent",),
     ("files",),
     ("verify",),
+    ("crosscheck",),
     ("cli",),
     ("", "public", "__main__"),  # the package itself
 )

@@ -1,0 +1,1 @@
+"""The mistakes that are known, one module for each family."""

@@ -1,0 +1,1 @@
+"""The families of kernels that can be checked, one module each."""
