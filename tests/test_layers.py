@@ -27,7 +27,6 @@ LAYERS = (
     ("descent",),
     ("files",),
     ("verify",),
-    ("crosscheck",),
     ("cli",),
     ("", "public", "__main__"),  # the package itself
 )

@@ -23,7 +23,6 @@ from .signals import SIGNALS, Stopped, ending_signals, held_signals
 COMMANDS = {
     "verify": "check every theorem in every number system",
     "show": "a theorem: its statement, assumptions, source, evidence and code",
-    "crosscheck": "your kernel: is it right by its own conventions, and if not, what is the mistake",
     "convert": "turn a prompt into biases of a model: exactly, or for softmax into a memory",
     "compare": "your own model against ours, stage by stage: the first layer that differs, and why",
     "generate": "text from a model: GPT-2, Llama, RWKV or one of ours",

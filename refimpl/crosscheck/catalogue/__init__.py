@@ -1,1 +1,0 @@
-"""The mistakes that are known, one module for each family."""

@@ -1,1 +1,0 @@
-"""The families of kernels that can be checked, one module each."""
