@@ -778,3 +778,10 @@ def test_a_running_error_is_no_larger_than_said():
     x = numbers.wrap((np.array([1.0], np.float16), np.array([0.25])))
     error, least = float(numbers.error(x - x)[0]), 0.5 + numbers.gamma(1)
     assert least <= error <= least + numbers.u / 100
+
+
+def test_a_quotient_of_dual_numbers_by_hand():
+    """(6 + 5ε) / (3 + ε) = 2 + (5 − 2)/3 ε"""
+    numbers = Dual(QQ)
+    x, y = (numbers.join(QQ.convert([a]), QQ.convert([da])) for a, da in ((6, 5), (3, 1)))
+    assert numbers.value(x / y).tolist() == [2] and numbers.tangent(x / y).tolist() == [1]

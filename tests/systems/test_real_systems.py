@@ -309,3 +309,12 @@ def test_complex_floats_convert(dtype):
     x = numbers.convert([[1, 2j], [0.5 - 1j, -3]])
     assert x.dtype == np.dtype(dtype) and x.tolist() == [[1, 2j], [0.5 - 1j, -3]]
     assert numbers.convert(QQ.convert([1, 2])).tolist() == [1, 2]
+
+
+def test_tanh_in_balls_of_mpmath_holds_the_true_value():
+    """mpmath's intervals have no tanh of their own."""
+    numbers = balls(30, "iv")
+    (found,) = numbers.xp.tanh(numbers.convert([Fraction(1, 2)])).planes[0]
+    with mpmath.workdps(60):
+        true = mpmath.tanh(mpmath.mpf(1) / 2)
+        assert mpmath.mpf(found.a) <= true <= mpmath.mpf(found.b) and found.delta < 1e-25
